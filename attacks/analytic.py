@@ -26,10 +26,10 @@ class Analytic(Attack):
     """Divide weight gradients by bias gradients: the example is x = dW_i / db_i at neuron i of the first layer.
 
     A single example is recovered exactly. In a batch, an example is recovered if it is the only example that activates
-    some ReLU neuron. For a single example the attack takes the rank-one least-squares fit to all neurons and
-    observations, which averages noise out. The attack needs no description of the defense: the ratio cancels a factor
-    common to weight and bias, and the fit skips coordinates that a defense set to zero. The attack does not undo
-    different factors for weight and bias (clipping by tensor)."""
+    some ReLU neuron. For a single example the attack takes the rank-one least-squares fit to all neurons and all
+    observations (repeated reports on the example), which averages noise out. The attack needs no description of the
+    defense: the ratio cancels a factor common to weight and bias, and the fit skips coordinates that a defense set to
+    zero. The attack does not undo different factors for weight and bias (clipping by tensor)."""
 
     reference = "Phong et al. 2018 §3; Geiping et al. 2020 Prop. 3.1; batches: Boenisch et al. 2023"
     iterative = False

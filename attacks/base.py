@@ -30,46 +30,47 @@ class Attack(ABC):
     most_examples: ClassVar[int] = 16
     """Largest number of examples behind a reading that the attack accepts."""
     mergeable: ClassVar[bool] = False
-    """True if the bench may join the readings of several cells (experiment configurations) in a single batch for the
-    attack."""
+    """True if the bench may pass the readings of several cells (experiment configurations) to the attack as a single
+    batch."""
 
     takes_mates: ClassVar[bool] = False
     """True if the attack uses known examples behind a reading (the grant `mates`)."""
     servers: ClassVar[tuple[str, ...]] = ("listen",)
-    """Threat levels (the grant `server`) under which the attack runs, least first: "listen" (honest weights) or
-    "weights" (weights by `craft`)."""
+    """Threat levels (the grant `server`) under which the attack runs, least first: "listen" (the server sends honest
+    weights) or "weights" (the server sends weights chosen by the method `craft`)."""
 
     def craft(self, server: Server, key: Key) -> Tensors | None:
         """Choose the weights that the server sends to all clients: name → (*shape), named and shaped as
         `server.weights`. Called once per cell (experiment configuration), before the round, under the grant `server =
         "weights"`.
 
-        - `server`: the server's knowledge before the round.
+        - `server`: the server's knowledge before the round: model, honest weights, public examples.
         - `key`: source for all random numbers.
 
         None: the attack chooses no weights."""
         return None
 
     def refuses(self, reading: Reading) -> str | None:
-        """Return the reason, in a few words, why the attack cannot run on this reading; None if it can."""
+        """Return the reason, in a few words, why the attack cannot run on the batch `reading`; None if it can."""
         return None
 
     @abstractmethod
     def reconstruct(self, reading: Reading, budget: Budget, key: Key) -> Reconstruction:
-        """Reconstruct the examples behind every reading (observed update) in the batch `reading`; return them with
-        losses and costs.
+        """Reconstruct the examples behind every reading (observed update) in a batch; return them with the attack's
+        final losses and its numbers of evaluations.
 
+        - `reading`: the batch of readings, with the model, the weights and all else that the attacker knows.
         - `budget`: limits, such as `budget.evaluations`, the evaluations of the objective allowed per reading.
         - `key`: source of all random numbers, as in `key.generator("start", index, example, restart)`. `index` is the
           reading's number in `reading.indices`, not the position in the batch: so a result does not depend on the other
           readings."""
 
     def objective(self, reading: Reading) -> Objective | None:
-        """Return the distance function that the attack minimises, or None if the attack has none. The bench checks with
-        the function whether the true examples have a smaller distance than public examples.
+        """Return the distance function that the attack minimises for the batch `reading`, or None if the attack has
+        none. The bench checks with the function whether the true examples have a smaller distance than public examples.
 
         The function takes candidates' inputs (reading, example, *shape) and label probabilities (reading, example,
-        class). It returns a distance per reading (reading,), without a prior."""
+        class). It returns a distance per reading (reading,), without a prior term."""
         return None
 
 

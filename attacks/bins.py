@@ -30,8 +30,8 @@ class Bins(Attack):
 
     With n examples and N equally probable bins, an example shares its bin with no other example with probability (1 -
     1/N)^(n - 1). The second layer has equal columns: then an example has an equal δ (∂loss/∂z at the first layer's
-    output z) at all its open rows. If a defense scales weight and bias by different factors, such as a clip by tensor,
-    the bin gives the example's scale.
+    output z) at all its open rows. A defense may scale weight and bias by different factors, such as a clip by tensor;
+    the example's scale is then the nearest scale inside the bin.
 
     With `disguise`, no row is a multiple of another row. Noise in directions with little variation among public
     examples fills each row up to its honest norm, and the second layer's columns are equal only within blocks of rows.

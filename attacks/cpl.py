@@ -17,7 +17,8 @@ _DEPARTURES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Cpl(LbfgsMatching):
-    """Client privacy leakage: minimise ‖∇L(x', y) - g‖² (L: loss, g: update) over x', from a tile repeated 2 × 2."""
+    """Client privacy leakage: minimise ‖∇L(x', y) - g‖² (L: loss, g: update) over the input x', with the label y
+    inferred from g. The first x' is a random tile repeated 2 × 2."""
 
     reference = "Wei et al. 2020"
 

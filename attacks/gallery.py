@@ -28,8 +28,9 @@ LIST = 10  # candidates named for a single example, best first
 
 @dataclass(frozen=True, kw_only=True)
 class Gallery(Attack):
-    """Name the candidates in the gallery (the granted list of examples) that most likely caused a reading (an observed
-    update). The attack reconstructs no input: the inputs returned are the public mean, and only recognition is scored.
+    """Name the candidates in the gallery (the list of candidates granted to the attacker) that most likely caused a
+    reading (an observed update). The attack reconstructs no input: the inputs returned are the public mean, and only
+    recognition is scored.
 
     For a single unknown example, the attack takes the candidate with the greatest likelihood of the reading, by the
     description of the defense. Without a description, it takes the candidate whose gradient has the greatest cosine
@@ -45,7 +46,8 @@ class Gallery(Attack):
     A server that chooses the weights assigns a row (neuron) of the first layer to each candidate: only this candidate
     opens the row (output above 0). The gradients of two candidates are then orthogonal, and a clip leaves each with the
     full norm. This is the worst case for a defense by clip and noise, and a proved ε must hold in it. Behind a Gaussian
-    mechanism with sensitivity over noise μ, the share named among M candidates is ∫ φ(z - μ) Φ(z)^(M - 1) dz."""
+    mechanism with sensitivity over noise μ, the share named among M candidates is ∫ φ(z - μ) Φ(z)^(M - 1) dz, with the
+    standard normal density φ and distribution function Φ."""
 
     reference = "ours; the maximum likelihood among exchangeable candidates"
     knowledge = ("plain", "adaptive")

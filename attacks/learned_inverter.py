@@ -213,8 +213,8 @@ class LearnedInverter(Attack):
 
 
 def held_examples(public: int) -> int:
-    """Return the number of public examples held out to compare regressions: a fifth of `public`, the number of public
-    examples, at most 300."""
+    """Return the number of public examples held out to compare regressions: a fifth of all, at most 300. `public` is
+    the number of all public examples."""
     return min(HELD_OUT, public // 5)
 
 
@@ -301,14 +301,16 @@ class Trial:
 
     @classmethod
     def of(cls, simulated: Simulations, classes: int) -> "Trial":
+        """Prepare the regression targets: input values and class counts of the simulated public examples. `simulated`:
+        simulated readings with these examples; `classes`: number of classes."""
         vectors = simulated.vectors
         counts = one_hot(simulated.labels, classes, vectors.dtype).sum(1)
         targets = torch.cat([simulated.inputs.flatten(1).to(vectors), counts.to(vectors)], 1)
         return cls(simulated=simulated, targets=targets, classes=classes, fitted=len(vectors) - simulated.held)
 
     def final(self, choice: Choice) -> Choice:
-        """Refine the kernel width and the ridge of `choice` on a few simulations. Return the variant with the least
-        error, fitted on all simulations."""
+        """Refine the kernel width and the ridge (regularisation) of `choice` on a few simulations. Return the variant
+        with the least error, fitted on all simulations."""
         regression = choice.regression
         widths = tuple(sorted({regression.kernel.width * factor for factor in (0.5, 1.0, 2.0)}))
         ridges = tuple(regression.ridge * factor for factor in _FINER)

@@ -125,6 +125,7 @@ class Judge:
 
     @classmethod
     def of(cls, reading: Reading, rows: Rows) -> "Judge":
+        """Prepare the judge for the model in `reading`, whose first two layers are `rows`."""
         plain = torch.ones(rows.above.shape[1], dtype=torch.float64)
         return cls(rows=rows, upper=Upper.of(reading, FirstLayer(prefix=rows.second, factor=plain, offset=0 * plain)))
 

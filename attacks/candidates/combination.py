@@ -18,7 +18,7 @@ class Basis:
     as a combination of these gradients."""
 
     gradients: Tensor
-    """Gradients of the candidates (candidate, value); values outside the mask of `of` are 0."""
+    """Gradients of the candidates (candidate, value); values left out by the mask `shown` of the method `of` are 0."""
     norms: Tensor
     """Norm of each candidate's gradient (candidate,)."""
     root: Tensor
@@ -26,8 +26,10 @@ class Basis:
 
     @classmethod
     def of(cls, gradients: Tensor, shown: Tensor | None = None) -> "Basis":
-        """Prepare `gradients` (candidate, value) for least-squares fits to a reading (the observed update). `shown`
-        (value,) is a mask of the values that count; None keeps all values.
+        """Prepare candidates' gradients for least-squares fits to a reading (the observed update).
+
+        - `gradients` (candidate, value): gradients as vectors.
+        - `shown` (value,): mask of the values that count in the fit; None keeps all values.
 
         If the mask leaves few values per candidate, the Gram matrix is nearly singular, so products are taken in
         float64."""

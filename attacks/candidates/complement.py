@@ -17,10 +17,11 @@ _ROUNDING = 1e-5  # share of the gradient's norm below which the remainder is ro
 
 def by_complement(reading: Reading, observed: Tensors, mates: Tensor) -> Callable[[Tensors, Candidates], Tensor] | None:
     """Return a function that scores candidates for the only unknown example behind mixed training examples (mixup). Its
-    arguments are gradients (unused) and candidates. The score (row,) is a share of the first layer's gradient after
-    projection away from the known examples: the share in the candidate's direction, 1 for the true example.
+    arguments are the candidates' gradients (unused) and the candidates. Its result is a score per candidate, (row,): a
+    share of the first layer's gradient after projection away from the known examples, the share in the candidate's
+    direction. The true example scores 1.
 
-    - `reading`: gives model and weights.
+    - `reading`: the attacked reading; gives model and weights.
     - `observed`: the attacked gradient, name → (1, *shape).
     - `mates`: inputs of the known examples, (example, *shape).
 

@@ -33,7 +33,8 @@ Tensors = dict[str, Tensor]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
     """Candidates for the set of examples behind a reading (the observed update), with their gradients and simulated
-    readings. A *member* is a candidate in this pool."""
+    readings. A *member* is a candidate in this pool. An *observation* is a single report among repeated reports on the
+    same examples."""
 
     mismatch: Mismatch
     """Distance between simulated readings and the reading."""
@@ -65,9 +66,9 @@ class Pool:
         return description is None or (description.senders == 1 and not description.inside_steps)
 
     def losses(self, chosen: Tensor, place: int, others: Tensor) -> Tensor:
-        """Return the loss for each set that differs from `chosen` in a single example: (other,).
+        """Return the loss for each set that differs from the present set in a single example: (other,).
 
-        - `chosen` (example,): pool positions in the present set.
+        - `chosen` (example,): pool positions of the present set.
         - `place`: position in `chosen` at which the example is replaced.
         - `others` (other,): pool positions for the replacement; each gives a set.
 
@@ -109,13 +110,15 @@ class Pool:
         return True
 
     def separate(self) -> "Pool":
+        """Return the pool with `separable` set to True: set simulations are then means of `messages`, without a new
+        simulation."""
         return replace(self, separable=True)
 
     def shown(self, observed: Tensors, sets: Tensor) -> Tensors:
         """Simulate the reading (observed update) for each set of members: name → (set, *shape).
 
-        - `observed`: the actual observation, name → (1, *shape); the simulation may take the defense's random draws
-          from it.
+        - `observed`: the actual reading, a single observation, name → (1, *shape); the simulation may take the
+          defense's random draws from it.
         - `sets` (set, example): positions in the pool."""
         weights = {name: value[0] for name, value in self.mismatch.reading.weights.items()}
         behind = Candidates(inputs=self.inputs[sets], targets=self.targets[sets], weights=weights)
@@ -135,10 +138,10 @@ def most_likely(
     gallery, the list of candidates: (example,).
 
     - `mismatch`: distance between simulated readings and the reading.
-    - `observed`: the reading's observations, each name → (1, *shape).
+    - `observed`: the reading's observations (repeated reports), each name → (1, *shape).
     - `scores` (candidate,): from `combination.scores`; candidates with the highest scores enter the search.
     - `labels` (example,): the examples' labels, or None if unknown.
-    - `sketch`: turns a gradient into a vector.
+    - `sketch`: turns a gradient into a shorter vector, by which a start of the search is computed.
     - `generator`: draws the random exchanges."""
     reading = mismatch.reading
     ranked, counts = by_label(reading, scores, labels)
@@ -160,11 +163,12 @@ def most_likely(
 
 
 def pool_of(mismatch: Mismatch, observed: Sequence[Tensors], members: Tensor) -> Pool:
-    """Build a `Pool` (candidates with gradients and simulated readings) from the candidates at the positions `members`
-    (member,) in the gallery, the granted list of examples.
+    """Build a `Pool` (candidates with gradients and simulated readings) from some candidates of the gallery, the list
+    of candidates granted to the attacker.
 
-    - `mismatch`: distance between simulated readings and the reading.
-    - `observed`: observations of a single reading, each name → (1, *shape)."""
+    - `mismatch`: distance between simulated readings and the reading; it holds the reading with the gallery.
+    - `observed`: observations (repeated reports) of a single reading, each name → (1, *shape).
+    - `members` (member,): positions of the candidates in the gallery."""
     reading = mismatch.reading
     inputs, targets = candidates(reading, members)
     weights = {name: value[0] for name, value in reading.weights.items()}

@@ -13,7 +13,8 @@ _CHUNK = 64  # candidates in parallel
 
 def candidates(reading: Reading, members: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Return inputs (candidate, *shape) and label probabilities (candidate, class) of the candidates in the reading's
-    gallery (the granted list of examples). `members` are positions in the gallery; None takes all candidates."""
+    gallery (the list of candidates granted to the attacker). `members` are positions in the gallery; None takes all
+    candidates."""
     assert reading.gallery_inputs is not None and reading.gallery_labels is not None
     like = next(iter(reading.values.values()))
     inputs, labels = reading.gallery_inputs, reading.gallery_labels
@@ -30,14 +31,14 @@ def alone(inputs: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def by_label(reading: Reading, scores: Tensor, labels: Tensor | None) -> tuple[list[Tensor], list[int]]:
-    """Group the candidates in the gallery (the granted list of examples) by label, for labels known to be behind the
-    reading.
+    """Group the candidates in the reading's gallery (the granted list of candidates) by label. Return two lists with an
+    entry for each label in `labels`: the candidates with this label as positions in the gallery, and the number of
+    examples with this label.
 
+    - `reading`: the attacked reading; it holds the gallery.
     - `scores` (candidate,): order of the candidates in a group, highest first.
     - `labels` (example,): class numbers of the examples behind the reading; None puts all candidates in a single group.
-
-    Return two lists with an entry per label: the group's positions in the gallery, and the number of examples with the
-    label."""
+    """
     assert reading.gallery_labels is not None
     if labels is None:
         return [scores.argsort(descending=True)], [reading.examples]

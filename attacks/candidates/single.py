@@ -19,8 +19,8 @@ Scorer = Callable[[Tensors, Candidates], Tensor]
 
 
 def likelihoods(reading: Reading) -> Tensor:
-    """Return the log likelihood of each gallery candidate as the only unknown example behind each reading: (reading,
-    candidate), up to a constant.
+    """Return the log likelihood of each gallery candidate as the only unknown example behind each reading of the batch
+    `reading`: (reading, candidate), up to a constant. The gallery is the list of candidates granted to the attacker.
 
     Without a description of the defense, a negative distance replaces the log likelihood. The distance is 1 - cosine,
     or a squared distance if the other examples are known. If label and other examples are known, candidates with other
@@ -48,9 +48,9 @@ def _of_observation(reading: Reading, observed: Tensors, number: int) -> Tensor:
 
 
 def by_description(reading: Reading) -> Mismatch:
-    """Return the distance between simulated and actual readings that ranks candidates for `reading`. The distance is
-    minus the log likelihood under the defense's description. Without a description, it is 1 - cosine, or the squared
-    distance if the other examples of each reading are known."""
+    """Return the distance between simulated and actual readings by which an attack ranks candidates for the batch
+    `reading`. The distance is minus the log likelihood under the defense's description. Without a description, it is 1
+    - cosine, or the squared distance if the other examples of each reading are known."""
     plain = reading.description is None and reading.mates_inputs is None
     distance = by_likelihood(Distance(kind="cosine" if plain else "l2"), reading)
     return Mismatch(reading=reading, distance=distance, exact=True)

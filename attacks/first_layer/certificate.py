@@ -32,26 +32,30 @@ class _Output(nn.Module):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upper:
-    """The model above its first layer, to simulate gradients at the first layer's output; in float64 on the CPU."""
+    """The part of a model above its first layer: it simulates gradients at the first layer's output, in float64 on the
+    CPU."""
 
     model: nn.Module
     """The reading's model, with the first layer replaced by `output`."""
     output: _Output
-    """Module in place of the first layer; it returns the value given by `logits`."""
+    """Module in place of the first layer: it returns the outputs z given to the method `logits`, for any input."""
     shape: tuple[int, ...]
     """Shape of an input."""
     weight: Tensor
-    """First layer's weight (neuron, input), with the normalisation of inputs included."""
+    """First layer's weight (neuron, input) for unnormalised inputs: it includes the model's normalisation of inputs."""
     bias: Tensor
-    """First layer's bias (neuron,), with the normalisation of inputs included."""
+    """First layer's bias (neuron,) for unnormalised inputs: it includes the model's normalisation of inputs."""
     rest: dict[str, Tensor]
     """Weights of the layers above the first, name → (*shape)."""
 
     @classmethod
     def of(cls, reading: Reading, layer: FirstLayer, *, observed: bool = True) -> "Upper":
-        """Copy the part of the model above its first layer `layer`, with the weights of the reading's first
-        observation. `observed` False removes forward pre-hooks from the copy, so that hooks do not count its forward
-        passes."""
+        """Copy the part of the model above its first layer, with the weights of the reading's first observation
+        (report).
+
+        - `reading`: the attacked readings, with model and weights.
+        - `layer`: the first layer.
+        - `observed`: False removes forward pre-hooks from the copy, so that hooks do not count its forward passes."""
         weights = {name: value[0].detach().double().cpu() for name, value in reading.weights.items()}
         model = copy.deepcopy(reading.model).double().cpu()
         if not observed:
@@ -116,6 +120,8 @@ class Witness:
 
     @classmethod
     def of(cls, reading: Reading, layer: FirstLayer) -> "Witness":
+        """Prepare the judge for the model in `reading`, whose first layer is `layer`. The reading's public examples
+        give the usual variation of δ."""
         public = reading.public_inputs[:PUBLIC].flatten(1).double().cpu()
         usual = _unit(Upper.of(reading, layer, observed=False).deltas(public))
         around = (usual - usual.mean(0)).flatten(0, 1)
@@ -124,11 +130,12 @@ class Witness:
         return cls(upper=Upper.of(reading, layer), directions=axes[:, shown] / variance[shown].sqrt())
 
     def agreement(self, inputs: Tensor, deltas: Tensor) -> Agreement:
-        """Compare `deltas` with the δ that the model simulates for the reconstructed `inputs` (example, value).
+        """Compare two estimates of each example's δ: `deltas` from the gradient, and the δ that the model simulates for
+        the reconstructed `inputs` (example, value).
 
-        `deltas` (example, neuron) come from the gradient, up to a factor per example, so both δ are scaled to length 1.
-        The agreement is 1 minus the mean squared difference along `directions`, under the label with the least
-        difference."""
+        `deltas` are (example, neuron), known up to a factor per example, so both δ are scaled to length 1. The
+        agreement is 1 minus the mean squared difference along `directions`, under the label with the least difference.
+        """
         gaps = self.upper.deltas(inputs)
         gaps = _unit(gaps) - _unit(deltas)[:, None]
         labels = gaps.square().sum(-1).nan_to_num(torch.inf).argmin(1)

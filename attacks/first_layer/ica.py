@@ -33,7 +33,8 @@ def independent(space: RowSpace, reading: Reading, draw: np.random.Generator, *,
     combines the rows of `space` into examples, each followed by bias entry 1. Return None if too few pixels (columns)
     vary.
 
-    - `reading`: the attacked readings.
+    - `space`: the row space of the attacked gradient.
+    - `reading`: the attacked readings; they give public examples and the shape of an example.
     - `draw`: generator of FastICA's random start.
     - `refine`: True adds a maximum likelihood fit after FastICA."""
     observed = _sources(space, reading)

@@ -29,24 +29,29 @@ class FirstLayer:
     """Offset of each input value (input,)."""
 
     def apply(self, x: Tensor) -> Tensor:
+        """Normalise examples `x` (..., input): return factor · x + offset, the layer's inputs."""
         return self.factor * x + self.offset
 
     def undo(self, z: Tensor) -> Tensor:
+        """Convert layer inputs `z` (..., input) back to examples: (z - offset) / factor."""
         return (z - self.offset) / self.factor
 
 
 def first_weights(known: Reading | Server) -> dict[str, Tensor]:
-    """Return the model's weights, name → (*shape), from a reading's first observation or from a server, `known`."""
+    """Return the model's weights, name → (*shape). `known` is a reading, whose first observation (report) counts, or
+    the server's knowledge before the round."""
     if isinstance(known, Server):
         return dict(known.weights)
     return {name: value[0] for name, value in known.weights.items()}
 
 
 def first_layer(known: Reading | Server) -> FirstLayer | None:
-    """Return the first layer with parameters in the model's forward pass. Return None unless this layer is linear with
-    bias and used once, on the flattened input. A factor and an offset may normalise each input value before the layer.
+    """Return the fully connected first layer of a model, the first layer with parameters in the forward pass. Return
+    None unless this layer is linear with bias and used once, on the flattened input. A factor and an offset may
+    normalise each input value before the layer.
 
-    - `known`: a reading (the weights of its first observation count), or a server's knowledge before the round."""
+    - `known`: source of model and weights: a reading (the weights of its first observation count), or a server's
+      knowledge before the round."""
     weights = first_weights(known)
     like = next(iter(weights.values()))
     size = prod(known.shape)
@@ -83,8 +88,8 @@ def first_layer(known: Reading | Server) -> FirstLayer | None:
 
 
 def refusal(reading: Reading) -> str | None:
-    """Return the reason, in a few words, why examples cannot be computed from the first layer's gradient, or None if
-    they can."""
+    """Return the reason, in a few words, why the examples behind the batch `reading` cannot be computed from the first
+    layer's gradient, or None if they can."""
     if reading.linked != "vector":
         return "it divides weights by biases, and this reading's coordinates are not linked"
     if first_layer(reading) is None:
@@ -97,7 +102,7 @@ def table(layer: FirstLayer, observed: list[dict[str, Tensor]], row: int) -> Ten
     biases last.
 
     - `layer`: the first layer.
-    - `observed`: the observations, each name → (reading, *shape).
+    - `observed`: the observations (repeated reports on the same examples), each name → (reading, *shape).
     - `row`: position of the reading in the batch.
 
     The gradient is Σ_n δ_n (h_n, 1)ᵀ over examples n, with the layer's input h_n and δ_n = ∂loss/∂z at the layer's
@@ -126,6 +131,7 @@ class RowSpace:
 
     @property
     def rank(self) -> int:
+        """Number of dimensions of the row space."""
         return len(self.singular)
 
     def scaled(self, mixing: Tensor) -> Tensor:
@@ -141,9 +147,12 @@ class RowSpace:
 
 
 def row_space(layer: FirstLayer, gradient: Tensor, examples: int) -> RowSpace:
-    """Compute the row space of a first layer's `gradient` (neuron, value + 1), with the layer's normalisation of inputs
-    undone. The rank is at most `examples`, the number of examples. Singular values that are only rounding are left out,
-    so repeated examples lower the rank."""
+    """Compute the row space of a first layer's gradient. Singular values that are only rounding are left out, so
+    repeated examples lower the rank.
+
+    - `layer`: the first layer; its normalisation of inputs is undone in the result.
+    - `gradient` (neuron, value + 1): [dW | db], as from `table`.
+    - `examples`: number of examples behind the gradient, the largest possible rank."""
     bias = gradient[:, -1]
     inputs = (gradient[:, :-1] - bias[:, None] * layer.offset) / layer.factor
     left, singular, right = torch.linalg.svd(torch.cat([inputs, bias[:, None]], 1), full_matrices=False)

@@ -38,8 +38,8 @@ class Gradient:
 
 
 def mean_gradient(reading: Reading, rows: Rows) -> Iterator[Gradient]:
-    """Yield each reading's gradient at the first two layers `rows`, as a mean over observations (repeated reports on
-    the same victims)."""
+    """Yield the gradient at the first two layers for each reading of the batch `reading`, as a mean over observations
+    (repeated reports on the same victims). `rows`: the two layers."""
     mean = mean_observation(observations(reading))
     for row in range(len(reading)):
         first, second = table(rows.first, [mean], row), mean[f"{rows.second}weight"][row].double().cpu()
@@ -55,5 +55,6 @@ def in_range(ratios: Tensor, value_range: tuple[float, float], slack: float) -> 
 
 
 def honest_size(rows: Rows) -> Tensor:
-    """Return the root mean square (a scalar tensor) of the second layer's weights in `rows`."""
+    """Return the root mean square (a scalar tensor) of the second layer's weights in `rows`, the unit for chosen
+    weights."""
     return rows.above.square().mean().sqrt()

@@ -39,7 +39,7 @@ class Rows:
     def chosen(
         self, server: Server, weight: Tensor, bias: Tensor, above: Tensor, expected: Tensor, *, limit: bool = True
     ) -> dict[str, Tensor]:
-        """Return the server's weights with chosen first two layers, name → (*shape).
+        """Return the weights that a server sends, name → (*shape), with chosen first two layers.
 
         - `server`: the server's knowledge before the round; it gives all other weights.
         - `weight` (row, input), `bias` (row,): first layer, on inputs without normalisation, up to a common factor. The
@@ -63,9 +63,10 @@ class Rows:
 
 
 def rows_of(known: Reading | Server) -> Rows | None:
-    """Return the first two layers of a model, with their weights. `known` gives the model: a reading, or a server's
-    knowledge before the round. Return None unless the first layer is fully connected with bias (`first_layer`),
-    followed by a ReLU and a fully connected layer with bias."""
+    """Return the first two layers of a model, with their weights. Return None unless the first layer is fully connected
+    with bias, followed by a ReLU and a fully connected layer with bias.
+
+    - `known`: source of model and weights: a reading, or a server's knowledge before the round."""
     first = first_layer(known) if known.kind.differentiable else None
     if first is None:
         return None

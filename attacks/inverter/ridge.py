@@ -18,7 +18,7 @@ class Kernel:
     Otherwise it is Gaussian, exp(-width · ‖z - z'‖² / median ‖z - z'‖²), with the median over pairs of fitted rows."""
 
     width: float = 0.0
-    """Width of the Gaussian kernel, without unit; 0 gives the linear kernel."""
+    """Factor on the squared distance in the Gaussian kernel, without unit; 0 gives the linear kernel."""
 
     def __call__(self, products: Tensor, left: Tensor, right: Tensor, median: float) -> Tensor:
         """Return kernel values (left, right). `products` (left, right) are the scalar products zᵀz', `left` (left,) and
@@ -60,10 +60,10 @@ def factorise(kernel: Tensor, ridge: float) -> tuple[Tensor, float]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ridge:
     """A fitted kernel ridge regression from features z to targets: f(z) = b + k(z) A, with the vector k(z) of kernels
-    between z and the fitted rows."""
+    between z and the fitted rows. A row is an example's features and targets."""
 
     kernel: Kernel
-    """Kernel of the regression."""
+    """Kernel of the regression, linear or Gaussian."""
     ridge: float
     """λ, the regularisation, as a share of the kernel matrix's mean diagonal."""
     features: Tensor
@@ -73,7 +73,7 @@ class Ridge:
     median: float
     """Median squared distance between `features`; the Gaussian kernel's unit."""
     coefficients: Tensor
-    """Matrix A (row, target)."""
+    """Matrix A (fitted row, target)."""
     offset: Tensor
     """Mean b of the targets (target,)."""
 
@@ -90,9 +90,9 @@ class Ridge:
 def path(
     features: Tensor, targets: Tensor, kernel: Kernel, ridges: Iterable[float], products: Tensor | None = None
 ) -> Iterator[Ridge]:
-    """Fit a regression for each λ in `ridges`; yield them in this order.
+    """Fit a regression for each λ (regularisation) in `ridges`; yield them in this order.
 
-    - `features` (row, feature), `targets` (row, target): the rows to fit.
+    - `features` (row, feature), `targets` (row, target): the examples to fit.
     - `kernel`: kernel of every regression.
     - `products` (row, row): the features' scalar products; None computes them."""
     if products is None:

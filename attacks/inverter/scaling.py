@@ -20,7 +20,7 @@ class Scaling:
     scales; with `basis`, it then projects on principal components."""
 
     slices: tuple[slice, ...]
-    """Range of positions of each tensor in a gradient vector."""
+    """Range of each tensor in a gradient vector."""
     direction: bool
     """True: each tensor's values in a gradient vector are first normalised to length 1."""
     mean: Tensor
@@ -58,9 +58,13 @@ def learn(vectors: Tensor, slices: tuple[slice, ...], units: Units, balance: Bal
 
 
 def principal(scaled: Tensor, count: int, key: Key) -> Tensor:
-    """Return the principal directions of `scaled` (row, feature), the strongest first, at most `count`: (feature,
-    direction). `scaled` must be centred. `key` draws the start of the method, a randomised decomposition with a power
-    step (Halko et al. 2011, algorithm 4.4)."""
+    """Return the principal directions of the vectors `scaled` (row, feature), the strongest first: (feature,
+    direction).
+
+    - `scaled`: a vector per row, centred.
+    - `count`: largest number of directions.
+    - `key`: draws the start of the method, a randomised decomposition with a power step (Halko et al. 2011, algorithm
+      4.4)."""
     rank = min(count, *scaled.shape)
     start = key.generator("principal", rank).standard_normal((scaled.shape[1], min(rank + 10, len(scaled))))
     span = torch.linalg.qr(scaled @ torch.from_numpy(start).to(scaled)).Q

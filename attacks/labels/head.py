@@ -37,8 +37,8 @@ class Head:
 
 
 def head(reading: Reading) -> Head | None:
-    """Return the last layer of the reading's model; None if no sent parameter with two axes or more affects the
-    logits."""
+    """Return the last layer of the model in the batch `reading`; None if no sent parameter with two axes or more
+    affects the logits."""
     leaves = {name: value[0].detach().clone().requires_grad_() for name, value in reading.weights.items()}
     inputs = reading.public_inputs[:2] if len(reading.public_inputs) else reading.public_mean[None]
     outputs: dict[str, Tensor] = {}
@@ -64,11 +64,13 @@ def head(reading: Reading) -> Head | None:
 
 
 def usual(reading: Reading) -> bool:
-    """Return whether the client trains by SGD on the mean cross entropy; the label rules assume this training."""
+    """Return whether the client behind the batch `reading` trains by SGD on the mean cross entropy; the rules for label
+    inference assume this training."""
     return reading.adam is None and loss_of(reading.model) is cross_entropy
 
 
 def last_layer(reading: Reading) -> str | None:
-    """Return the path of the model's last layer if the layer is linear with an output per class, otherwise None."""
+    """Return the path of the last layer of the reading's model, such as "fc3", if the layer is linear with an output
+    per class, otherwise None."""
     last = head(reading)
     return last.path if last is not None and last.linear else None

@@ -27,12 +27,13 @@ _RESCALED_BELOW = 0.5  # of the plain residual; a fit up to a factor counts if i
 def label_hypotheses(
     reading: Reading, observed: Tensors, count: int, key: Key | None = None, described: Tensors | None = None
 ) -> Tensor:
-    """Return the `count` most plausible label lists of each reading, best first: (reading, hypothesis, example) int64.
+    """Return the `count` most plausible label lists of each reading in the batch `reading`, best first: (reading,
+    hypothesis, example) int64.
 
-    - `observed`: mean gradient over all local steps, name → (reading, *shape).
+    - `observed`: the readings as mean gradients over all local steps, name → (reading, *shape).
     - `key`: draws the starts of a search if there are too many hypotheses to score all; None takes seed 0.
-    - `described`: simulated readings from `described_classes`, compared with the reading; None infers labels from the
-      last layer's gradient.
+    - `described`: simulated readings of public batches with known labels, from `described_classes`, compared with the
+      readings; None infers labels from the last layer's gradient.
 
     Examples are in the order of local steps, with labels ascending within a step. Granted labels are kept: hypotheses
     then differ only in the order of labels over steps. If fewer than `count` hypotheses exist, they are repeated from

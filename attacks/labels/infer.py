@@ -18,18 +18,23 @@ _STEP = 64  # classes and batches in parallel
 
 
 def infer_labels(reading: Reading, gradients: Tensors) -> Tensor:
-    """Infer the labels of the examples behind each reading: (reading, example), ascending within a reading. `gradients`
-    are the readings as mean gradients over local steps, name → (reading, *shape). Granted labels are returned
-    unchanged. All labels are -1 if they cannot be inferred (`unreadable`)."""
+    """Infer the labels of the examples behind each reading of a batch: (reading, example), ascending within a reading.
+
+    - `reading`: the batch, with model and public examples.
+    - `gradients`: the readings as mean gradients over local steps, name → (reading, *shape).
+
+    Granted labels are returned unchanged. All labels are -1 if they cannot be inferred; `unreadable` gives the reason.
+    """
     return labels_from(reading, gradients, described_classes(reading, gradients))
 
 
 def labels_from(reading: Reading, gradients: Tensors, described: Tensors | None) -> Tensor:
-    """Infer the labels of the examples behind each reading: (reading, example), ascending within a reading.
+    """Infer the labels of the examples behind each reading of the batch `reading`: (reading, example), ascending within
+    a reading.
 
     - `gradients`: the readings as mean gradients over local steps, name → (reading, *shape).
-    - `described`: simulated readings from `described_classes`, compared with the gradients; None infers labels from the
-      last layer's gradient by a rule.
+    - `described`: simulated readings of public batches with known labels, from `described_classes`, compared with the
+      gradients; None infers labels from the last layer's gradient by a rule.
 
     Granted labels are returned unchanged."""
     if reading.labels is not None:
@@ -43,7 +48,8 @@ def labels_from(reading: Reading, gradients: Tensors, described: Tensors | None)
 
 
 def unreadable(reading: Reading) -> str | None:
-    """Return the reason why no label can be inferred from a reading; None if labels are granted or can be inferred."""
+    """Return the reason why no label can be inferred from the batch `reading`; None if labels are granted or can be
+    inferred."""
     if reading.labels is not None:
         return None
     last = head(reading)
@@ -55,8 +61,9 @@ def unreadable(reading: Reading) -> str | None:
 
 
 def label_notes(reading: Reading, described: Tensors | None) -> tuple[str, ...]:
-    """Return a note for the record if labels of an undefended reading were inferred from simulated readings in place of
-    the label rule; otherwise an empty tuple. `described` is the result of `described_classes`."""
+    """Return notes for the record on the label inference for the batch `reading`. The tuple has a note if labels of
+    undefended readings were inferred from simulated readings in place of the label rule; otherwise it is empty.
+    `described`: the simulated readings, the result of `described_classes`."""
     return (_SIMULATED,) if described and reading.description is None else ()
 
 

@@ -91,9 +91,13 @@ class LastLayer:
 
 
 def last_layers(reading: Reading, observed: Tensors) -> list[LastLayer] | None:
-    """Build the last layer of each reading (observed update). `observed` is the mean gradient over all local steps,
-    name → (reading, *shape). Return None unless the model ends in a linear layer with bias and an output per class,
-    `observed` has the gradients of weight and bias, and the layer's input is a vector per example.
+    """Build the last layer of each reading (observed update) in a batch.
+
+    - `reading`: the batch, with model and public examples.
+    - `observed`: the readings as mean gradients over all local steps, name → (reading, *shape).
+
+    Return None unless the model ends in a linear layer with bias and an output per class, `observed` has the gradients
+    of weight and bias, and the layer's input is a vector per example.
 
     Features at local step s are computed at the weights w_0 - s η · observed, with the start w_0 and the learning rate
     η: a straight line approximates local training. An aggregate of several senders counts as one step."""

@@ -15,9 +15,11 @@ from bench.trip import Reading, Tensors
 
 
 def labels_by_rule(reading: Reading, gradients: Tensors) -> Tensor:
-    """Infer the labels behind each reading from the last layer's gradient: (reading, example), ascending within a
-    reading. `gradients` are mean gradients over local steps, name → (reading, *shape). All labels are -1 if the model's
-    last layer is not linear with an output per class."""
+    """Infer the labels behind each reading of a batch from the last layer's gradient: (reading, example), ascending
+    within a reading. All labels are -1 if the model's last layer is not linear with an output per class.
+
+    - `reading`: the batch, with model and public examples.
+    - `gradients`: the readings as mean gradients over local steps, name → (reading, *shape)."""
     path = last_layer(reading)
     if path is None:
         return torch.full((len(next(iter(gradients.values()))), reading.examples), -1)
@@ -37,8 +39,8 @@ def labels_by_rule(reading: Reading, gradients: Tensors) -> Tensor:
 
 
 def listed(counts: Tensor) -> Tensor:
-    """Turn class counts `counts` (reading, class) into lists of labels (reading, example), ascending. All readings
-    (observed updates) must have equally many examples."""
+    """Turn class counts into lists of labels, ascending: (reading, example). `counts` (reading, class) are the numbers
+    of examples of each class behind a reading (observed update), with equal sums."""
     return torch.stack([torch.repeat_interleave(row) for row in counts])
 
 
@@ -52,8 +54,8 @@ def _counts_from_bias(reading: Reading, bias: Tensor) -> Tensor:
 
 
 def whole_counts(estimate: Tensor, total: int) -> Tensor:
-    """Round estimated class counts, `estimate` (class,), to nonnegative integers (class,) with sum `total`, by the
-    largest remainders."""
+    """Round estimated class counts, `estimate` (class,), to nonnegative integers (class,) with sum `total`, the number
+    of examples; the method of largest remainders."""
     counts = torch.zeros(len(estimate), dtype=torch.long)
     for _ in range(total):
         counts[(estimate - counts).argmax()] += 1

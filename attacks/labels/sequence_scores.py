@@ -24,7 +24,8 @@ def mean_residuals(layer: LastLayer, sequences: Tensor, *, rescaled: bool = Fals
     squared difference between the last layer's observed gradient [dW | db] and the gradient that the sequence would
     cause.
 
-    - `layer`: the last layer with its observed gradient; examples are simulated with class-mean features.
+    - `layer`: the last layer with its observed gradient and public features; an example's simulated features are its
+      class mean.
     - `sequences` (sequence, example): labels in the order of local steps.
     - `rescaled`: True fits a positive factor on dW and another on db. The factors undo clipping, and adjust for an
       example predicted better or worse than mean features suggest.
@@ -70,9 +71,11 @@ def _residual(energy: Tensor, product: Tensor, square: Tensor, rescaled: bool) -
 
 
 def marginal_scores(layer: LastLayer, sequences: Tensor) -> Tensor:
-    """Score label `sequences` (sequence, example) by likelihood; a lower score (sequence,) means a more plausible
-    sequence. The score is -2 log density of the last layer's gradient in `layer`, up to a constant. Every coordinate of
-    this gradient must have been sent.
+    """Score label sequences by likelihood; a lower score (sequence,) means a more plausible sequence. The score is -2
+    log density of the last layer's observed gradient, up to a constant.
+
+    - `layer`: the last layer with its observed gradient, of which every coordinate must have been sent.
+    - `sequences` (sequence, example): labels in the order of local steps.
 
     An example's features are random around their class mean, with variance `layer.spread`. p - y (probabilities minus
     one-hot labels) is computed on the class means. The residual in each column of the weight gradient then has the
@@ -135,9 +138,13 @@ def _reach(momentum: float, steps: Tensor) -> Tensor:
 
 
 def fitted_scores(layer: LastLayer, sequences: Tensor, *, evaluations: int = 40) -> Tensor:
-    """Score label `sequences` (sequence, example) by likelihood, with fitted features; a lower score (sequence,) means
-    a more plausible sequence. The score is -2 log density of the last layer's gradient in `layer`, up to a constant.
-    For each sequence, the fit searches the most probable features; `evaluations` limits this fit.
+    """Score label sequences by likelihood, with fitted features; a lower score (sequence,) means a more plausible
+    sequence. The score is -2 log density of the last layer's observed gradient, up to a constant. For each sequence,
+    the fit searches the most probable features.
+
+    - `layer`: the last layer with its observed gradient.
+    - `sequences` (sequence, example): labels in the order of local steps.
+    - `evaluations`: limit on the fit's evaluations.
 
     An example's features vary around their class mean with the public variance. The noise variance comes from the
     column sums of the gradient, and is at least 1/1000 of the gradient's squared norm per example and feature: a fit

@@ -18,9 +18,11 @@ Score = Callable[[Tensor], Tensor]  # sequences (sequence, example) → (sequenc
 
 
 def count_sequences(layer: LastLayer, labels: Tensor | None) -> int:
-    """Return an upper bound on the number of label sequences: labels of all examples, in the order of local steps.
-    `layer` gives the numbers of examples per step. `labels` (example,) are the labels if known, in any order; None
-    allows any labels."""
+    """Return an upper bound on the number of label sequences. A sequence has the labels of all examples, in the order
+    of local steps.
+
+    - `layer`: the last layer; it gives the numbers of examples per step.
+    - `labels` (example,): the labels if known, in any order; None allows any labels."""
     count: int
     if layer.distinct < layer.examples:
         lengths = [min(layer.distinct, layer.examples - at) for at in range(0, layer.examples, layer.distinct)]
@@ -36,9 +38,11 @@ def count_sequences(layer: LastLayer, labels: Tensor | None) -> int:
 
 
 def all_sequences(layer: LastLayer, labels: Tensor | None) -> Tensor:
-    """Return every possible label sequence (sequence, example): labels of all examples, in the order of local steps.
-    `layer` gives the numbers of examples per step. `labels` (example,) are the labels if known, in any order; None
-    allows any labels."""
+    """Return every possible label sequence: (sequence, example). A sequence has the labels of all examples, in the
+    order of local steps.
+
+    - `layer`: the last layer; it gives the numbers of examples per step.
+    - `labels` (example,): the labels if known, in any order; None allows any labels."""
     sequences: Tensor
     if layer.distinct < layer.examples:
         return _all_passes(layer, labels)
@@ -77,11 +81,14 @@ def _orders(labels: list[int]) -> Iterator[tuple[int, ...]]:
 
 
 def descend(layer: LastLayer, score: Score, starts: Tensor, labels_known: bool) -> tuple[Tensor, Tensor]:
-    """Search for label sequences with a low `score`, by coordinate descent from `starts` (start, example). Return all
-    visited sequences (sequence, example) and their scores (sequence,).
+    """Search for label sequences with a low score, by coordinate descent. Return all visited sequences (sequence,
+    example) and their scores (sequence,). A sequence has the labels of all examples, in the order of local steps.
 
-    A move swaps two labels between local steps within a pass over the client's examples. If `labels_known` is False, a
-    move may also change a label."""
+    - `layer`: the last layer; it gives the numbers of examples per step.
+    - `score`: function from sequences (sequence, example) to scores (sequence,).
+    - `starts` (start, example): sequences at which the descent begins.
+    - `labels_known`: True allows only swaps of two labels between local steps within a pass over the client's examples;
+      False also changes a label."""
     pool: dict[tuple[int, ...], float] = {}
     for start in starts:
         now = canonical(start[None], layer)[0]
@@ -97,8 +104,12 @@ def descend(layer: LastLayer, score: Score, starts: Tensor, labels_known: bool) 
 
 
 def neighbours(layer: LastLayer, now: Tensor, labels_known: bool) -> Tensor:
-    """Return the label sequences (sequence, example) that differ from `now` (example,) by a swap of two labels between
-    local steps. If `labels_known` is False, sequences with a single changed label are added."""
+    """Return the label sequences (sequence, example) that differ from a given sequence by a swap of two labels between
+    local steps.
+
+    - `layer`: the last layer; it gives the numbers of examples per step.
+    - `now` (example,): the given sequence, labels in the order of local steps.
+    - `labels_known`: False adds sequences with a single changed label."""
     rows = []
     count, ties, step_of = len(now), tied_examples(now, layer.distinct), layer.step_of
     if not labels_known:
@@ -116,9 +127,11 @@ def neighbours(layer: LastLayer, now: Tensor, labels_known: bool) -> Tensor:
 
 
 def any_sequence(layer: LastLayer, labels: Tensor | None, draw: np.random.Generator) -> Tensor:
-    """Draw a random label sequence (example,), labels in the order of local steps, as a start for a search. `labels`
-    (example,) are the labels if known, in any order; None draws the labels too. `layer` gives the numbers of examples
-    per step, and `draw` is the random generator."""
+    """Draw a random label sequence (example,), labels in the order of local steps, as a start for a search.
+
+    - `layer`: the last layer; it gives the numbers of examples per step.
+    - `labels` (example,): the labels if known, in any order; None draws the labels too.
+    - `draw`: random generator."""
     distinct, examples = layer.distinct, layer.examples
     if labels is None:
         first = torch.from_numpy(draw.integers(0, layer.classes, distinct))

@@ -15,9 +15,12 @@ _CHUNK = 2048  # coordinates at once: 512 sums of them take 8 MiB
 
 
 def few_sums(description: Description, others: Tensors) -> Outcomes | None:
-    """Return the values that the other clients may send, with their probabilities. `others` are these clients' updates,
-    name → (client, *shape). Return None if the `description` allows more than a few values per coordinate, or if the
-    clients' messages have more than 4096 possible sums."""
+    """Return the values that the other clients behind a mean (all but the victim) may send at each coordinate, with
+    their probabilities. Return None if a client may send more than a few values per coordinate, or if the clients'
+    messages have more than 4096 possible sums.
+
+    - `description`: the defense's description.
+    - `others`: the other clients' updates, name → (client, *shape)."""
     known = description.outcomes(others)
     if known is None:
         return None
@@ -26,15 +29,17 @@ def few_sums(description: Description, others: Tensors) -> Outcomes | None:
 
 
 def flat(tensors: Tensors) -> Tensor:
-    """Flatten `tensors`, name → (outcome, row, *shape), and join them to vectors (outcome, row, coordinate) in double
-    precision."""
+    """Flatten `tensors` and join them to vectors (outcome, row, coordinate) in double precision. `tensors` are name →
+    (outcome, row, *shape): the possible values (outcomes) of each row (a client or a candidate)."""
     return torch.cat([value.flatten(2) for value in tensors.values()], 2).double()
 
 
 def all_sums(values: Tensor, chances: Tensor) -> tuple[Tensor, Tensor]:
     """Return all possible sums over clients, and the probability of each sum, both (sum, coordinate). In a sum, each
-    client sends one of its possible values. `values` are these values and `chances` their probabilities, both (outcome,
-    client, coordinate)."""
+    client sends one of its possible values.
+
+    - `values` (outcome, client, coordinate): the possible values.
+    - `chances` (outcome, client, coordinate): their probabilities."""
     sums, weights = values.new_zeros(1, values.shape[-1]), values.new_ones(1, values.shape[-1])
     for client in range(values.shape[1]):
         sums = (sums[:, None] + values[:, client]).flatten(0, 1)
@@ -43,8 +48,8 @@ def all_sums(values: Tensor, chances: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def rounding(values: Tensor, total: Tensor) -> Tensor:
-    """Return the rounding error (coordinate,) of a sum over clients in single precision. `values` (outcome, client,
-    coordinate) are the clients' possible values, and `total` (coordinate,) is their sum."""
+    """Return a bound on the rounding error (coordinate,) of a sum over clients in single precision. `values` (outcome,
+    client, coordinate) are the clients' possible values, and `total` (coordinate,) is their sum."""
     return _PRECISION * (values.abs().amax(0).sum(0) + total.abs()).clamp_min(torch.finfo(torch.float32).tiny)
 
 

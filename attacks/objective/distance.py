@@ -21,7 +21,8 @@ class Distance:
     kind: Kind
     """`l2`: Σ (c - o)²; `l1`: Σ |c - o|; `cosine`: 1 - c·o / (‖c‖‖o‖) (Geiping et al. 2020, eq. 4)."""
     layers: Layers = "equal"
-    """Weights of tensors: "equal", or "normalised", which gives a zero gradient the same distance in each tensor."""
+    """Weights of tensors: "equal", or "normalised": weights with which a zero gradient has the same distance in each
+    tensor."""
     exclude: tuple[str, ...] = ()
     """Prefixes of parameter names; tensors with such a name are left out, as for the "muted" attacker of the paper
     Risk-balanced."""
@@ -50,8 +51,8 @@ class Distance:
         return _total({n: gap * gap for n, gap in gaps.items()}, self._weights(o, 2))
 
     def of_zero(self, observed: Tensors) -> Tensor:
-        """Return the distance (reading,) between a zero gradient and each reading's gradient in `observed`, name →
-        (reading, *shape)."""
+        """Return the distance (reading,) between a zero gradient and each reading's gradient. `observed`: the readings,
+        name → (reading, *shape)."""
         o = self._weighed(observed, self._names(observed))
         if self.kind == "cosine":
             return torch.ones_like(_total(o))
@@ -59,8 +60,8 @@ class Distance:
         return _total({n: v.abs() ** power for n, v in o.items()}, self._weights(o, power))
 
     def squared_norm(self, observed: Tensors) -> Tensor:
-        """Return the squared norm ‖o‖² (reading,) of the gradients `observed`, name → (reading, *shape), weighted as
-        this distance."""
+        """Return the squared norm ‖o‖² (reading,) of each reading's gradient o, with tensors weighted as in this
+        distance. `observed`: the readings, name → (reading, *shape)."""
         o = self._weighed(observed, self._names(observed))
         return _total({n: value * value for n, value in o.items()}, self._weights(o, 2))
 

@@ -17,7 +17,9 @@ _SINGLE = "a single example's part of a reading has no further examples, steps o
 
 def known_examples(reading: Reading, row: int, weights: Tensors) -> Candidates:
     """Return the known examples behind a reading (the grant `mates`), as a single candidate batch (1, example - 1).
-    `row` is the reading's position in the batch; `weights` are the model's weights, name → (*shape)."""
+
+    - `reading`: the batch of readings; `row`: position of the reading in the batch.
+    - `weights`: the model's weights, name → (*shape)."""
     assert reading.mates_inputs is not None and reading.mates_labels is not None
     like = next(iter(reading.values.values()))
     y = one_hot(reading.mates_labels[row], reading.classes, like.dtype).to(like.device)
@@ -29,7 +31,8 @@ def given_known(reading: Reading, observed: Tensors, known: Candidates) -> Given
     candidates' gradients, name → (row, *shape), and the candidates, and returns simulated readings, name → (row,
     *shape). The simulation follows the defense's description, or has no defense if the reading has no description.
 
-    - `observed`: the actual reading, name → (1, *shape).
+    - `reading`: the attacked reading, with model and description.
+    - `observed`: its values, name → (1, *shape).
     - `known`: the known examples behind the reading, from `known_examples`."""
     description = reading.description
     if description is not None and description.inside_steps:
@@ -42,9 +45,12 @@ def given_known(reading: Reading, observed: Tensors, known: Candidates) -> Given
 def given_updates(
     reading: Reading, observed: Tensors, updated: Callable[[Tensors], dict[str, Tensor]], others: Tensors
 ) -> Given:
-    """Return the function of `given_known`, for a defense that does not act inside local steps.
+    """Return a function that simulates the reading for candidates for the only unknown example, for a defense that does
+    not act inside local steps. It takes the candidates' gradients, name → (row, *shape), and the candidates (unused),
+    and returns simulated readings, name → (row, *shape).
 
-    - `observed`: the actual reading, name → (1, *shape).
+    - `reading`: the attacked reading, with the defense's description.
+    - `observed`: its values, name → (1, *shape).
     - `updated`: function from candidates' gradients to the first client's updates, from `updates`.
     - `others`: the other clients' updates, name → (client, *shape), from `updates`."""
     description = reading.description
@@ -65,7 +71,7 @@ def updates(reading: Reading, known: Candidates) -> tuple[Callable[[Tensors], di
       name → (row, *shape).
     - Second result: the other clients' updates, name → (client, *shape); empty for a single client.
 
-    `known` are the known examples behind the reading."""
+    `reading` is the attacked reading, with the model; `known` are the known examples behind the reading."""
     x, y = known.inputs[0], known.targets[0]
     batch = (len(x) + 1) // reading.senders
 
@@ -86,8 +92,8 @@ def updates(reading: Reading, known: Candidates) -> tuple[Callable[[Tensors], di
 
 
 def inseparable(reading: Reading) -> str | None:
-    """Return the reason, in a few words, why the unknown example's part (`of_unknown`) cannot be separated from a
-    reading, or None if it can be separated. All other examples behind the reading are known (the grant `mates`)."""
+    """Return the reason, in a few words, why the unknown example's part cannot be separated from the batch `reading` by
+    `of_unknown`, or None if it can be separated. All other examples behind a reading are known (the grant `mates`)."""
     if reading.labels is None:
         return "it knows all other examples and not the label of the unknown example; grant labels"
     if len(reading.rounds) > 1 or reading.stepwise:

@@ -33,18 +33,22 @@ def unrolled_update(
     (reading, *shape).
 
     - `weights`: shared start, name → (*shape); `rate`: η, the learning rate.
-    - `inputs` (reading, step·example, *shape), `targets` (reading, step·example, class): in the order of the steps.
+    - `inputs` (reading, step·example, *shape), `targets` (reading, step·example, class): candidates and label
+      probabilities, in the order of the steps.
     - `batches`: number of examples in each step, with the sum step·example; None makes equal batches.
     - `between`: defense inside local steps (`Description.local_steps`), from the examples' gradients (reading, example,
       *shape) to the step's mean gradient ḡ; None takes the plain mean.
+    - `momentum`, `weight_decay`, `adam`: the client's optimiser, SGD without `adam`.
 
     Each step is w ← w - η ḡ with the mean gradient ḡ at the current weights (local SGD, McMahan et al. 2017, algorithm
     1). The result is (w_0 - w_L) / (η · steps). With `momentum` m and `weight_decay` λ each step is first v ← m v + ḡ +
     λ w, then w ← w - η v, from v = 0 at the start, as in `torch.optim.SGD`. The result is then (w_0 - w_L) / (η · steps
     · `momentum_gain`) - λ w_0, which equals the gradient if the gradient is constant. With `adam`, Adam's direction
     replaces ḡ, and the result is the mean direction, with weight decay. The result is differentiable through all steps
-    if `inputs` or `targets` require a gradient. Raises `BenchError` if `batches` is None and `steps` does not divide
-    the examples, and `NotApplicable` as `group_gradients` does."""
+    if `inputs` or `targets` require a gradient.
+
+    Raises `BenchError` if `batches` is None and `steps` does not divide the examples, and `NotApplicable` for a model
+    whose batch statistics mix examples."""
     count, examples = inputs.shape[:2]
     if batches is None:
         if examples % steps:

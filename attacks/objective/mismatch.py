@@ -15,8 +15,8 @@ _STATISTICS = 1.0  # of a zero gradient's distance: weight of the statistics' di
 
 
 def observations(reading: Reading) -> list[dict[str, Tensor]]:
-    """Return the readings' observations (repeated reports on the same victims) as gradients, each name → (reading,
-    *shape).
+    """Return the observations (repeated reports on the same victims) in the batch `reading` as gradients, each name →
+    (reading, *shape).
 
     An update over L local steps, w_0 - w_L = η Σ g with the learning rate η, counts as the mean gradient: exact at L =
     1. Observations under the same weights are averaged, because their mean is a sufficient statistic. If the defense's
@@ -35,10 +35,11 @@ def mean_observation(observed: list[dict[str, Tensor]]) -> dict[str, Tensor]:
 
 
 def by_likelihood(distance: Distance, reading: Reading) -> Distance:
-    """Adapt `distance` to the noise that the defense's description declares; without a description, return it
-    unchanged.
+    """Adapt `distance` to the noise that the defense's description in `reading` declares; without a description, return
+    it unchanged.
 
-    - For a single observation with only Laplace noise, L2 becomes L1, the negative log likelihood of Laplace noise.
+    - For a single observation (report on the victims) with only Laplace noise, L2 becomes L1, the negative log
+      likelihood of Laplace noise.
     - If the noise deviation differs between coordinates, each coordinate is divided by its deviation."""
     if reading.description is None:
         return distance
@@ -184,5 +185,6 @@ class Mismatch:
 
 
 def same_weights(reading: Reading) -> bool:
-    """Return whether all observations of the readings were made under the same model weights."""
+    """Return whether all observations (repeated reports on the same victims) in the batch `reading` were made under the
+    same model weights."""
     return len(reading.rounds) == 1 or all(bool((value == value[:1]).all()) for value in reading.weights.values())

@@ -10,17 +10,19 @@ _MOST = 24  # examples
 
 
 def public_of(reading: Reading, label: int, least: int = 1) -> tuple[Tensor, Tensor]:
-    """Return at most 24 public examples of the class `label`: inputs (example, *shape), and class numbers (example,),
-    all equal to `label`. If fewer than `least` public examples have this class, inputs of any class are returned, with
-    the same class numbers."""
+    """Return at most 24 public examples of a class: inputs (example, *shape), and class numbers (example,), all equal
+    to `label`. If fewer than `least` public examples have this class, inputs of any class are returned, with the same
+    class numbers. `reading`: the attacked readings, with the public examples."""
     same = reading.public_inputs[reading.public_labels == label]
     inputs = (same if len(same) >= least else reading.public_inputs)[:_MOST]
     return inputs, torch.full((len(inputs),), label)
 
 
 def gradients_of(reading: Reading, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    """Return the gradient of each example at the weights of the reading's first observation: name → (example, *shape).
-    `inputs` are (example, *shape), `labels` class numbers (example,)."""
+    """Return the gradient of each given example at the model's weights: name → (example, *shape).
+
+    - `reading`: the attacked readings; model and weights of the first observation (report) count.
+    - `inputs` (example, *shape), `labels` (example,): the examples with their class numbers."""
     like = next(iter(reading.values.values()))
     weights = {name: value[0] for name, value in reading.weights.items()}
     targets = one_hot(labels[:, None], reading.classes, like.dtype).to(like.device)

@@ -14,8 +14,9 @@ from bench.trip import Reading
 
 
 def distinct_examples(reading: Reading) -> int:
-    """Return the number of distinct examples behind each reading, at most `reading.examples`. The number is lower if
-    the client repeats its examples over local steps. Repeats count only for a single sender, not in an aggregate."""
+    """Return the number of distinct examples behind each reading in the batch `reading`, at most `reading.examples`.
+    The number is lower if the client repeats its examples over local steps. Repeats count only for a single sender, not
+    in an aggregate."""
     if reading.senders > 1:
         return reading.examples
     return min(reading.examples, reading.client_examples)

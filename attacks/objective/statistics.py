@@ -43,9 +43,10 @@ def layers(model: nn.Module) -> Iterator[tuple[str, Any]]:
 
 
 def statistics_gap(reading: Reading, calls: Calls, *, simulated_steps: int) -> Tensor:
-    """Return a distance (reading,) between candidates' batch statistics and those that the client's BatchNorm layers
-    saw, derived from `reading.statistics`.
+    """Return a distance (reading,) between the batch statistics of candidates and the client's batch statistics at its
+    BatchNorm layers.
 
+    - `reading`: the attacked readings; the client's statistics come from `reading.statistics`.
     - `calls`: batch statistics from `watched`, of local steps simulated on the candidates, in the order of the steps.
     - `simulated_steps`: number of simulated local steps.
 

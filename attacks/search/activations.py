@@ -45,12 +45,13 @@ def start_by_layers(
     `known_values` computes these values layer by layer. The search here minimises the squared distance to these values
     plus a weighted -log p, with the prior's density p.
 
-    - `observed`: the observations, each name → (reading, *shape).
+    - `reading`: the batch of readings, with the model.
+    - `observed`: the observations (repeated reports on the same examples), each name → (reading, *shape).
     - `space`: search space of the inputs, with the prior.
     - `evaluations`: limit per reading.
 
-    Return None if the evaluations are too few, if the model has another structure than `chain` describes, or if a
-    reading is not the undefended gradient of a single example."""
+    Return None if the evaluations are too few, if the model is no sequence of convolutions with ReLUs and a linear
+    layer, or if a reading is not the undefended gradient of a single example."""
     layers = chain(reading.model)
     alone = len(observed) == 1 and reading.examples == 1 and reading.steps == 1 and reading.senders == 1
     if layers is None or not alone or reading.description is not None or evaluations < _LEAST:

@@ -36,6 +36,7 @@ def annealed(
     Early stages soften the decisions; the last stage keeps them hard. Return None if the hard decisions change almost
     nothing in the readings of public examples.
 
+    - `reading`: the attacked readings, with model and public examples.
     - `mismatch`: distance between simulated and actual readings.
     - `first`, `later`: search spaces. If softening changes the readings much, the first stage searches in `first` and
       all other stages in `later`; otherwise all stages search in `first`.

@@ -29,8 +29,10 @@ _NOTE = "the mean of quantised messages shows each client's message: searched cl
 def by_client(reading: Reading, budget: Budget, key: Key, search: Search) -> Reconstruction | None:
     """Attack a mean of quantised messages client by client: separate each client's message from the mean, then search
     the example behind each message. Return None if the messages are not quantised, if a client has several examples, or
-    if a reading has several observations. A reading whose messages cannot be separated is searched as a whole.
+    if a reading has several observations (repeated reports). A reading whose messages cannot be separated is searched
+    as a whole.
 
+    - `reading`: the batch of attacked means.
     - `budget`: limits of the attack.
     - `key`: draws the start of a search for labels.
     - `search`: attack on the messages, as a function of a reading and a budget.
@@ -120,6 +122,8 @@ def _linked(gradients: Tensor, messages: Tensor) -> tuple[Tensor, bool]:
 
 
 def joined(results: list[Reconstruction]) -> Reconstruction:
+    """Join the reconstructions of several batches to a single batch, in the order of `results`."""
+
     def column(name: str) -> Tensor:
         return torch.cat([getattr(each, name) for each in results])
 

@@ -36,9 +36,11 @@ class EqualCurvature:
     """Matrix T, upper triangular (value, value)."""
 
     def inputs(self, w: Tensor) -> Tensor:
+        """Return the inputs (..., value) for the variables `w` (..., value)."""
         return self.space.inputs(self._prior(w))
 
     def variables(self, x: Tensor) -> Tensor:
+        """Return the variables w (..., value) for the inputs `x` (..., value)."""
         u = self.space.variables(x)
         flat = u.reshape(-1, u.shape[-1]).T
         w: Tensor = torch.linalg.solve_triangular(self.to_prior.to(u), flat, upper=True)
@@ -56,8 +58,12 @@ class EqualCurvature:
 
 
 def equal_curvature(space: Gaussian, reading: Reading, key: Key) -> EqualCurvature:
-    """Return `space` in new variables, in which the matching distance has about equal curvature in every direction.
-    `key` draws random signs.
+    """Return a Gaussian search space in new variables, in which the matching distance has about equal curvature in
+    every direction.
+
+    - `space`: the Gaussian space in its own variables.
+    - `reading`: the attacked readings, with model, weights and public examples.
+    - `key`: draws random signs.
 
     The matching distance is Σ (∇L(x, y) - g)² to a reading g, with the loss L. Its curvature is E[JᵀJ] with J = ∂∇L/∂x,
     estimated as the mean of (Jᵀz)(Jᵀz)ᵀ over random signs z and public examples. A single matrix serves all readings at

@@ -27,10 +27,13 @@ class LbfgsMatching(MatchingAttack):
 
     @property
     def preconditioned(self) -> bool:
+        """True if the solver gets preconditioned inputs and normalised losses: with `line_search` "backtracking"."""
         return self.line_search == "backtracking"
 
     def solver(self, budget: Budget) -> Lbfgs:
+        """Return L-BFGS with this attack's parameters; its history has at most `budget.evaluations` pairs."""
         return Lbfgs(history=min(self.history, budget.evaluations), line_search=self.line_search)
 
     def limits(self) -> RowLimits:
+        """Return the solver's limits: 20 evaluations per outer step, and the restarts."""
         return RowLimits(evaluations=20 * self.outer, restarts=self.restarts)

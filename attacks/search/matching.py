@@ -34,14 +34,14 @@ _STATISTICS = "BatchNorm's running statistics, sent by the client, are a term of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """Components of a gradient matching attack, with their parameters."""
+    """Components of a gradient matching attack, with their parameters: distance, solver, start, labels and prior."""
 
     distance: Kind
-    """Distance between a candidate's gradient and the reading."""
+    """Kind of distance between a candidate's gradient and the reading, such as "l2" or "cosine"."""
     solver: Solver[Any]
     """Method that minimises the objective."""
     start: Start
-    """Distribution of the first candidates."""
+    """Distribution of the first candidates, such as "gaussian" or "tile-2"."""
     labels: Literal["joint", "inferred"]
     """"joint" optimises labels with the inputs, as softmax(logits) (Zhu et al. 2019). "inferred" reads labels from the
     gradient."""
@@ -79,7 +79,8 @@ class MatchingAttack(Attack):
 
     @abstractmethod
     def parts(self, reading: Reading, budget: Budget) -> Parts:
-        """Return the attack's components (distance, prior, solver, start) for this reading and budget."""
+        """Return the attack's components (distance, prior, solver, start) for the batch `reading` and the limits
+        `budget`."""
 
     def refuses(self, reading: Reading) -> str | None:
         if reading.linked != "vector":
@@ -124,8 +125,8 @@ class MatchingAttack(Attack):
         return reconstruction(problem, solution, parts.solver, cost, notes)
 
     def unrolls(self, reading: Reading) -> bool:
-        """Return whether the attack simulates each local step behind this reading. Otherwise a single gradient stands
-        for all steps."""
+        """Return whether the attack simulates each local step behind the batch `reading`. Otherwise a single gradient
+        stands for all steps."""
         return self.local == "unrolled" and reading.stepwise and reading.senders == 1
 
     def _mismatch(self, parts: Parts, reading: Reading) -> Mismatch:
@@ -138,10 +139,11 @@ class MatchingAttack(Attack):
 def reconstruction(
     problem: MatchingProblem, solution: Solution, solver: Solver[Any], cost: int, notes: tuple[str, ...]
 ) -> Reconstruction:
-    """Turn a solver's `solution` of `problem` into the attack's reconstruction.
+    """Turn a solver's result into the attack's reconstruction.
 
+    - `problem`: the matching problem that was solved; `solution`: the solver's result.
     - `solver`: converts evaluations to the outer steps of the attack's paper.
-    - `cost`: evaluations counted for each evaluation of the solver.
+    - `cost`: evaluations of the objective counted for each evaluation of the solver.
     - `notes`: the attack's departures from its paper, for the record."""
     rows = torch.arange(len(solution.loss))
     inputs, logits = problem.split(solution.x)

@@ -47,6 +47,7 @@ class Mixed:
 
 
 def split(values: Tensor, examples: int) -> tuple[Tensor, Tensor]:
-    """Split `values` of the search space `Mixed`, (..., example, value + examples), into the originals' inputs (...,
-    example, value) and the mixing matrix (..., mixture, original). `examples` is the number of originals."""
+    """Split values of the search space `Mixed` into the originals' inputs (..., example, value) and the mixing matrix
+    (..., mixture, original). `values` are (..., example, value + examples), and `examples` is the number of originals.
+    """
     return values[..., :-examples], values[..., -examples:].softmax(-1)

@@ -21,8 +21,10 @@ _ROOM = 1 << 22  # coordinates of gradients in memory at once
 def preconditioner(reading: Reading, key: Key) -> Tensor:
     """Return a length for each input value, (value,): the factor from the solver's variable to the input. With these
     lengths, the matching distance has similar curvature in all variables, so the solver converges in fewer steps.
-    Lengths are 1 without public examples, or if no input value changes the gradient. `key` draws signs and public
-    examples.
+    Lengths are 1 without public examples, or if no input value changes the gradient.
+
+    - `reading`: the attacked readings, with model, weights and public examples.
+    - `key`: draws signs and public examples.
 
     The matching distance is Σ (∇L(x, y) - g)² to a reading g, with the loss L. The length is the inverse root of the
     distance's mean curvature in this value, divided by the mean over values. The curvature is the mean of (Jᵀz)² with J
@@ -81,7 +83,10 @@ def signed_derivative(
 
 
 def public_batches(reading: Reading, examples: Sequence[int]) -> Tensor:
-    """Return a batch of public examples for each number in `examples`: example numbers (row, example), with the given
-    number first. The batch has the size of the client's batches if the model normalises by the batch, otherwise 1."""
+    """Return a batch of public examples for each given example: numbers of examples (row, example), with the given
+    number first. The batch has the size of the client's batches if the model normalises by the batch, otherwise 1.
+
+    - `reading`: the attacked readings, with model and public examples.
+    - `examples`: numbers of the given public examples."""
     others = torch.arange(reading.batch if mixes(reading.model) else 1)
     return (torch.tensor(examples)[:, None] + others) % len(reading.public_inputs)

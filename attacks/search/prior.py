@@ -57,9 +57,9 @@ class NoiseModel:
 
     @classmethod
     def of(cls, reading: Reading, observations: int) -> "NoiseModel":
-        """Build the noise model of a reading from the defense's description. `observations` is the number of
-        observations that the attack compares, after observations under equal weights are averaged. The prior's weight
-        is 0 without public images."""
+        """Build the noise model from the defense's description in the batch `reading`. `observations` is the number of
+        observations (repeated reports) that the attack compares, after observations under equal weights are averaged.
+        The prior's weight is 0 without public images."""
         noise = Noise() if reading.description is None else reading.description.noise
         variance = noise.variance / (len(reading.rounds) / observations)
         images = reading.kind.spatial and len(reading.public_inputs) > 1
@@ -102,8 +102,8 @@ class NoiseModel:
         return torch.fmin(found, sums.nanmean(1))
 
     def prior(self, x: Tensor, value_range: tuple[float, float], share: Tensor | float = 1.0) -> Tensor | float:
-        """Return the weighted -log p of inputs `x` (reading, example, *shape), up to a constant: (reading,), or 0
-        without a prior.
+        """Return the prior's term in the loss, the weighted -log p of inputs `x` (reading, example, *shape), up to a
+        constant: (reading,), or 0 without a prior.
 
         - `value_range`: smallest and largest possible input value.
         - `share` (reading,): factor on the weight, for a reading whose noise variance is below the field `variance`, or
@@ -154,15 +154,17 @@ def outside(x: Tensor, low: float, high: float) -> Tensor:
 
 
 def edges(x: Tensor, scale: float) -> Tensor:
-    """Return -log density of images (reading,), up to a constant, if differences between neighbouring pixels follow a
-    Laplace distribution: Σ |∂x| / `scale`, smoothed at zero. `x` is (reading, example, channel, height, width)."""
+    """Return -log density of images, (reading,), up to a constant, if differences between neighbouring pixels follow a
+    Laplace distribution: Σ |∂x| / `scale`, smoothed at zero. `x` is (reading, example, channel, height, width); `scale`
+    is the distribution's scale, as from `edge_scale`."""
     across, down = (((d * d + _SMOOTH**2).sqrt() - _SMOOTH).flatten(1).sum(1) for d in _differences(x))
     return (across + down) / scale
 
 
 def edge_scale(public: Tensor) -> float:
-    """Return the most likely `scale` for `edges`, fitted to `public` images (example, channel, height, width): the mean
-    absolute difference between neighbouring pixels, at least 0.001."""
+    """Return the most likely scale of the differences between neighbouring pixels, under a Laplace distribution.
+    `public` are images (example, channel, height, width). The result is their mean absolute difference, at least 0.001.
+    """
     differences = torch.cat([d.flatten() for d in _differences(public)])
     return max(float(differences.abs().mean()), 1e-3)
 

@@ -38,8 +38,8 @@ _LEAST_CURVED = 200  # evaluations per start above which the curvature matrix pa
 
 
 def unfit(reading: Reading) -> str | None:
-    """Return the reason, in a few words, why the search for the most probable examples cannot run on this reading, or
-    None if the search can run."""
+    """Return the reason, in a few words, why the search for the most probable examples cannot run on the batch
+    `reading`, or None if the search can run."""
     if reading.linked != "vector":
         return "it matches whole vectors, and this reading's coordinates are not linked"
     if reason := unreadable(reading):
@@ -50,9 +50,9 @@ def unfit(reading: Reading) -> str | None:
 
 
 def objective_of(reading: Reading) -> Objective:
-    """Return the distance that the search minimises, without the prior term: a function from candidates' inputs
-    (reading, example, *shape) and label probabilities (reading, example, class) to the distance between simulated and
-    observed gradients (reading,)."""
+    """Return the distance that the search for the most probable examples minimises for the batch `reading`, without the
+    prior term. The distance is a function from candidates' inputs (reading, example, *shape) and label probabilities
+    (reading, example, class) to the distance between simulated and observed gradients (reading,)."""
     reading = rescaled(reading)
     return partial(mismatch_of(reading), observations(reading), differentiable=False)
 
@@ -70,10 +70,10 @@ def most_probable(
 ) -> Reconstruction:
     """Search for the most probable examples behind each reading of a batch, from several starts.
 
-    - `reading`: the batch, after `rescaled`.
+    - `reading`: the batch, scaled by `rescaled` to norms within single precision.
     - `budget`: limits of the attack; `key`: source of random numbers.
     - `starts`: number of starts per reading.
-    - `tolerance`: a reading is finished if its loss is below this share of a zero gradient's loss.
+    - `tolerance`: a reading is finished if its loss is below this share of the loss of a zero gradient.
     - `distinct`: number of distinct examples behind a reading; None if all are distinct.
     - `mixed`: True searches the original examples behind mixtures (mixup).
     - `space`: search space with the prior of inputs; None fits a space to the public examples."""
@@ -118,8 +118,8 @@ def most_probable(
 
 
 def mismatch_of(reading: Reading) -> Mismatch:
-    """Return the matching distance for `reading`: a function that compares the simulated readings of candidates with
-    the actual reading. Its form fits the noise in the defense's description."""
+    """Return the matching distance for the batch `reading`: a function that compares the simulated readings of
+    candidates with the actual reading. Its form fits the noise in the defense's description."""
     return Mismatch(
         reading=reading,
         distance=by_likelihood(Distance(kind="l2"), reading),

@@ -23,20 +23,20 @@ from bench.trip import Reading
 class MatchingProblem:
     """Gradient matching as a problem for a solver; a row is a reading (observed update) of the batch. A row's variables
     are the inputs of its examples, followed by label logits if `labels` is None. With `space`, the variables of this
-    search space replace the inputs."""
+    search space replace the inputs. The *zero-gradient loss* is the loss of a candidate with a zero gradient."""
 
     mismatch: Mismatch
     """Distance between candidates and the readings."""
     observed: list[dict[str, Tensor]]
-    """Observations, each name → (reading, *shape)."""
+    """Observations (repeated reports on the same examples), each name → (reading, *shape)."""
     labels: Tensor | None
     """Labels (reading, example), or None for label logits as variables."""
     start_kind: Start
-    """Distribution of the first candidates."""
+    """Distribution of the first candidates, such as "gaussian"."""
     prior: Prior
-    """Weights of the published priors."""
+    """Weights of the published priors on inputs, such as total variation."""
     noise: NoiseModel
-    """Weight of the prior under described noise."""
+    """Noise in the defense's description, and the weight of the prior that it requires."""
     key: Key
     """Key for the random starts."""
     shuffled: bool = False
@@ -49,14 +49,15 @@ class MatchingProblem:
     """Weight (reading,) in the loss of the prior term -log p, which `space` defines; None leaves this term out."""
     tolerance: float | None = None
     """Share of the zero-gradient loss at which the solver may stop. The solver sees the loss divided by this share,
-    because its tolerances are absolute. None takes the factor of `loss_scale`."""
+    because its tolerances are absolute. None: the method `loss_scale` gives the factor on the loss."""
     distinct: int | None = None
-    """Number of distinct examples; repeated examples share variables (`tied_examples`). None: all are distinct."""
+    """Number of distinct examples behind a reading; repeated examples share their variables. None: all are distinct."""
     mixed: bool = False
     """True if variables describe the original examples behind mixtures (mixup), in the search space `Mixed`."""
 
     @property
     def reading(self) -> Reading:
+        """The attacked batch of readings."""
         return self.mismatch.reading
 
     @property
@@ -166,8 +167,8 @@ class MatchingProblem:
         (observed updates) at the positions `rows`. The solver's stopping tolerances are absolute: without the factor, a
         faint reading (clipped, or of an example predicted with confidence) would meet them immediately.
 
-        - With `tolerance`: this share of a zero gradient's loss becomes 1.
-        - Without `space` or public labels: 1.
+        - With the field `tolerance`: this share of a zero gradient's loss becomes 1.
+        - Without the field `space`, or without public labels: 1.
         - Otherwise: the squared norm of public gradients divided by the reading's squared norm, at least 1."""
         zero_loss, reading, like = self.zero_gradient_loss(rows), self.reading, self.like
         if self.tolerance is not None:

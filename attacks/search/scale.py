@@ -16,8 +16,8 @@ _BRIGHT = 0.99  # quantile of an image matched to public images
 
 @torch.no_grad()
 def blind_to_scale(reading: Reading) -> bool:
-    """Return whether the model ignores the scale of inputs: its outputs stay equal if the values of public images are
-    halved."""
+    """Return whether the reading's model ignores the scale of inputs: its outputs stay equal if the values of the
+    reading's public images are halved."""
     if not reading.kind.spatial or len(reading.public_inputs) < 2:
         return False
     weights = {name: value[0] for name, value in reading.weights.items()}

@@ -6,6 +6,7 @@ from torch import nn
 
 
 def has_relu(model: nn.Module) -> bool:
+    """Return whether `model` contains a ReLU module."""
     return any(isinstance(layer, nn.ReLU) for layer in model.modules())
 
 

@@ -26,8 +26,14 @@ _LEAST_OF_CLASS = 10  # examples of a class, for a space of this class
 class Space(Protocol):
     """Map between the variables u (..., value) of a search and inputs x (..., value)."""
 
-    def inputs(self, u: Tensor) -> Tensor: ...
-    def variables(self, x: Tensor) -> Tensor: ...
+    def inputs(self, u: Tensor) -> Tensor:
+        """Return the inputs x (..., value) for the variables `u` (..., value)."""
+        ...
+
+    def variables(self, x: Tensor) -> Tensor:
+        """Return the variables u (..., value) for the inputs `x` (..., value), the inverse of `inputs`."""
+        ...
+
     def with_energy(self, u: Tensor) -> tuple[Tensor, Tensor]:
         """Return the inputs (..., value) for variables `u`, and the prior's -log p(u), (...), up to a constant; 0 in a
         space without prior."""
@@ -60,7 +66,7 @@ class Spectrum:
     channels: Tensor
     """Principal colours as rows (channel, channel)."""
     deviation: Tensor
-    """Standard deviation per colour and frequency (channel, height, width)."""
+    """Standard deviation for each principal colour and frequency (channel, height, width)."""
 
     def inputs(self, u: Tensor) -> Tensor:
         across, down = cosines(self.mean.shape[-1]).to(u), cosines(self.mean.shape[-2]).to(u)
@@ -126,17 +132,19 @@ def cosines(size: int) -> Tensor:
 
 
 def public_space(reading: Reading, label: int | None = None) -> Gaussian:
-    """Fit a search space (x = mean + A u, with a Gaussian prior on u) to the reading's public examples, in the
-    reading's dtype and on its device.
+    """Fit a search space (x = mean + A u, with a Gaussian prior on the variables u) to public examples.
+
+    - `reading`: the attacked readings, with the public examples; the space has their dtype and device.
+    - `label`: restricts the fit to public examples of this class, and the target of the shrinkage is then the
+      covariance of all classes. Held-out examples of the class choose the shrinkage, or the space of all classes; a
+      class with fewer than 10 examples gets the space of all classes. None takes all classes.
+
+    The space depends on the data:
 
     - Images above 1024 values get a `Spectrum`.
     - Smaller images get a full covariance shrunk towards the `Spectrum`, or the `Spectrum` itself if held-out public
       examples are then likelier.
-    - Tables get a full covariance shrunk towards its diagonal.
-
-    `label` restricts the fit to public examples of this class, and the target of the shrinkage is then the covariance
-    of all classes. Held-out examples of the class choose the shrinkage, or the space of all classes; a class with fewer
-    than 10 examples gets the space of all classes. None takes all classes."""
+    - Tables get a full covariance shrunk towards its diagonal."""
     like = next(iter(reading.values.values()))
     chosen = _kept_fit(reading.public_inputs, reading.public_labels, reading.kind.spatial, label)
     return replace(chosen, **{item.name: getattr(chosen, item.name).to(like) for item in fields(chosen)})

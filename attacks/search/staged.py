@@ -47,7 +47,7 @@ class Stage:
     until: float = 1.0
     """Share of a start's evaluations after which the stage ends."""
     cosine: bool = False
-    """True matches the angle to the reading instead of the distance."""
+    """True minimises the angle to the reading (1 - cosine) instead of the distance."""
     width: float = 0.0
     """Relative width of the smooth transitions that replace the defense's hard decisions (`Description.softened`); 0
     keeps hard decisions."""

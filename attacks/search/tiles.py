@@ -62,18 +62,21 @@ def tiles_of(shape: tuple[int, ...]) -> Tiles | None:
 
 
 def block_covariance(tiles: Tiles, x: Tensor) -> Tensor:
-    """Return a covariance matrix of phases (channel and position within a tile) for each cosine frequency over `tiles`:
-    (frequency, phase, phase) in float64. `x` are images (image, value) with mean 0. Covariances between different
-    frequencies are left out."""
+    """Return a covariance matrix of phases (channel and position within a tile) for each cosine frequency over tiles:
+    (frequency, phase, phase) in float64. Covariances between different frequencies are left out.
+
+    - `tiles`: division of an image into square tiles.
+    - `x` (image, value): images with mean 0."""
     spectra = tiles.spectra(x).double()
     return spectra.mT @ spectra / len(x)
 
 
 def in_variables(space: Gaussian, blocks: Tensor, tiles: Tiles, like: Tensor) -> Tensor:
-    """Convert a curvature in input values to the curvature (variable, variable) in the variables of `space`.
+    """Convert a curvature in input values to the curvature (variable, variable) in the variables of a search space.
 
-    - `blocks` (frequency, phase, phase): the curvature in input values, a matrix for each cosine frequency over
-      `tiles`.
+    - `space`: the search space.
+    - `blocks` (frequency, phase, phase): the curvature in input values, a matrix for each cosine frequency over the
+      `tiles` of an image.
     - `like`: tensor that gives dtype and device."""
     values, vectors = torch.linalg.eigh(blocks)
     root = ((vectors * values.clamp_min(0).sqrt()[:, None]) @ vectors.mT).to(like)

@@ -10,6 +10,8 @@ from bench.attacks.solvers.base import Solver, State
 
 @dataclass
 class AdamState(State):
+    """State of Adam between steps, for many minimisations (rows) in parallel."""
+
     first: Tensor
     """Running mean of the gradient (row, variable)."""
     second: Tensor

@@ -35,9 +35,9 @@ class Solver(ABC, Generic[S]):
 
     @abstractmethod
     def step(self, state: S, loss: Tensor, gradient: Tensor) -> S:
-        """Return the state with the next point to evaluate for each row. `loss` (row,) and `gradient` (row, variable)
-        are the values at the present point, `state.trial`. The method may write into `state`; callers do not use the
-        old state again."""
+        """Return the state with the next point to evaluate for each row (minimisation). `loss` (row,) and `gradient`
+        (row, variable) are the values at the present point, `state.trial`. The method may write into `state`; callers
+        do not use the old state again."""
 
     @abstractmethod
     def outer(self, evaluations: Tensor) -> Tensor:
@@ -46,14 +46,14 @@ class Solver(ABC, Generic[S]):
 
 
 def select(state: S, rows: Tensor) -> S:
-    """Return the part of a solver's `state` for the row numbers `rows`."""
+    """Return the part of a solver's `state` for some minimisations. `rows` are their row numbers."""
     values = {item.name: getattr(state, item.name) for item in fields(state)}
     return replace(state, **{name: value[rows.to(value.device)] for name, value in values.items()})
 
 
 def merge(state: S, fresh: S, rows: Tensor) -> S:
-    """Return `state` with some rows replaced. The mask `rows` (row,) is True for the rows to replace; the rows of
-    `fresh` replace them in this order."""
+    """Return a solver's `state` with some rows (minimisations) replaced. The mask `rows` (row,) is True for the rows to
+    replace; the rows of `fresh` replace them in this order."""
     merged = {}
     for item in fields(state):
         value = getattr(state, item.name).clone()
@@ -103,7 +103,7 @@ class Problem(Protocol):
 
     def in_range(self, x: Tensor) -> Tensor:
         """Return the inputs (row, value) at the points `x` (row, variable), divided by the width of the data's range.
-        The loop uses them to estimate a run's precision."""
+        The solvers' loop estimates from them how exact the inputs are."""
 
     def loss_scale(self, rows: Tensor) -> Tensor:
         """Return the factor (row,) by which the loop multiplies losses before a solver gets them, for the rows numbered
@@ -113,7 +113,8 @@ class Problem(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowLimits:
     """Limits for the minimisation of a row, such as the search for the examples behind a reading (the observed update).
-    A run is a minimisation from a start; restarts share the row's evaluations. A run ends
+    A run is a minimisation from a start; restarts share the row's evaluations. The *zero-gradient loss* is the loss of
+    a candidate with a zero gradient. A run ends
 
     - if its solver has converged, or a value is not finite;
     - if its loss is below `stop_loss`;
@@ -129,7 +130,7 @@ class RowLimits:
     restarts: int = 0
     """Restarts allowed per row."""
     stop_loss: float | None = None
-    """Normalised loss below which a row is finished; None never stops by the loss."""
+    """Loss below which a row is finished, in the normalised loss that the solver gets; None never stops by the loss."""
     look_every: int = 1
     """Evaluations between comparisons with `stop_loss`."""
     flat_after: int | None = None
@@ -174,4 +175,5 @@ class Solution:
     losses: Tensor
     """Least loss until each mark (mark, row)."""
     trajectory: Tensor
-    """Points with the losses in `losses`, (mark, row, variable); only the first `traced` rows of `minimise`."""
+    """Points with the losses in `losses`, (mark, row, variable), for the first rows only (the argument `traced` of
+    `minimise`)."""

@@ -33,21 +33,21 @@ class LbfgsState(State):
     d: Tensor
     """Search direction (row, variable)."""
     t: Tensor
-    """Step size along the direction (row,)."""
+    """Step size along the search direction `d` (row,)."""
     slope: Tensor
-    """Derivative of the loss along the direction, gradient·d (row,)."""
+    """Derivative of the loss along the search direction, gradient·d (row,)."""
     shrinks: Tensor
     """Number of shrunk steps since the last accepted point (row,)."""
     scale: Tensor
     """γ (row,): the initial inverse Hessian is γ times identity."""
     s: Tensor
-    """Stored steps (row, slot, variable)."""
+    """Stored steps, the changes of the accepted point (row, slot, variable); a row has `history` slots."""
     y: Tensor
-    """Gradient changes over these steps (row, slot, variable)."""
+    """Gradient changes over the stored steps (row, slot, variable)."""
     sy: Tensor
-    """Scalar products s_i·y_j (row, slot, slot), in float64."""
+    """Scalar products s_i·y_j of steps and gradient changes (row, slot, slot), in float64."""
     yy: Tensor
-    """Scalar products y_i·y_j (row, slot, slot), in float64."""
+    """Scalar products y_i·y_j of gradient changes (row, slot, slot), in float64."""
     filled: Tensor
     """Mask of the slots that hold a step (row, slot)."""
     clock: Tensor
@@ -61,7 +61,7 @@ class Lbfgs(Solver[LbfgsState]):
     rate: float = 1.0
     """Factor on the step."""
     history: int = 100
-    """Number of steps in the history."""
+    """Number of steps in the history, from which the direction follows."""
     line_search: Literal["none", "backtracking"] = "none"
     """"none" takes full steps; "backtracking" shrinks a step until the loss falls sufficiently."""
     tolerance_gradient: float = 1e-7

@@ -31,11 +31,11 @@ class Fit:
 def least_squares(residuals: Residuals, jacobian: Residuals, x: Tensor, *, evaluations: int, stop: float) -> Fit:
     """Minimise the sum of squared residuals from each start in `x` (start, variable), by Levenberg–Marquardt.
 
-    - `residuals`, `jacobian`: functions of points (start, variable) and the numbers of their starts. `residuals`
-      returns (start, residual), `jacobian` the derivatives (start, residual, variable). Each call counts as an
-      evaluation for these starts.
+    - `residuals`, `jacobian`: functions of points (point, variable) and the numbers of their starts (point,).
+      `residuals` returns (point, residual), `jacobian` the derivatives (point, residual, variable). Each call counts as
+      an evaluation for these starts.
     - `evaluations`: limit per start.
-    - `stop`: the minimisation ends when the least sum is at most this value."""
+    - `stop`: the minimisation ends when the least sum over all starts is at most this value."""
     everyone = torch.arange(len(x))
     f = residuals(x, everyone)
     loss = f.square().sum(1).nan_to_num(torch.inf)

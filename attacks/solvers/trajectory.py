@@ -5,9 +5,12 @@ from torch import Tensor
 
 
 class Trajectory:
-    """History of minimisations: the least loss and its point at each mark. A mark is a count of evaluations;
-    `evaluations` is the last. `losses` (mark, row) cover all rows; `points` cover the first `traced` rows of `x` (row,
-    variable), the starting points."""
+    """History of minimisations: the least loss and its point at each mark. A mark is a count of evaluations. Losses
+    `losses` (mark, row) cover all rows (minimisations); `points` cover the first rows only.
+
+    - `x` (row, variable): starting points of all rows.
+    - `evaluations`: limit per row, the last mark.
+    - `traced`: number of rows, from the first, whose points are kept."""
 
     def __init__(self, evaluations: int, x: Tensor, traced: int) -> None:
         powers = [1 << n for n in range(evaluations.bit_length()) if 1 << n < evaluations]
@@ -31,16 +34,19 @@ class Trajectory:
             self._next[row] += 1
 
     def close(self, rows: Tensor, loss: Tensor, x: Tensor) -> None:
-        """Store the final loss and point of the finished `rows` at all marks not yet reached. `loss` (row,) and `x`
-        (row, variable) cover all rows."""
+        """Store the final loss and point of finished rows (minimisations) at all marks (counts of evaluations) not yet
+        reached.
+
+        - `rows`: numbers of the finished rows.
+        - `loss` (row,), `x` (row, variable): least losses and their points, of all rows."""
         for row in rows.tolist():
             for mark in range(int(self._next[row]), len(self.marks)):
                 self._fill(row, mark, loss, x)
             self._next[row] = len(self.marks)
 
     def until(self, last: int) -> tuple[tuple[int, ...], list[int]]:
-        """Return the marks (evaluation counts) up to `last`, and their positions in `losses`. `last` is the largest
-        number of evaluations of any row."""
+        """Return the marks (counts of evaluations) up to `last`, and their positions in the axis mark of `losses`.
+        `last` is the largest number of evaluations of any row (minimisation)."""
         before = [n for n, mark in enumerate(self.marks) if mark < last]
         return (*(self.marks[n] for n in before), last), [*before, len(self.marks) - 1]
 
