@@ -21,15 +21,15 @@ class AttackRank:
     not count."""
 
     title: str
-    """The condition in words."""
+    """The condition in words: data set, model, weights and federated setting."""
     attack: str
-    """The attack with its parameters and knowledge."""
+    """The attack with its parameters and its knowledge of the defense, as text."""
     examples: int
     """Number of examples on which the attack ran."""
     rate: float
     """Success rate over the examples on which the attack ran."""
     interval: tuple[float, float]
-    """95 % interval for `rate`."""
+    """95 % confidence interval (low, high) for `rate`."""
     of_all: float
     """Successes divided by all examples in the condition. In a cascade this rate is below `rate`: a later attack ran
     only on the failures of earlier attacks."""
@@ -45,8 +45,8 @@ class AttackRank:
 
 
 def attack_ranks(records: Iterable[Record]) -> list[AttackRank]:
-    """Rank the attacks in `records` within each condition: by `of_all`, highest first, then by total CPU time, lowest
-    first."""
+    """Rank the attacks in `records` (results of experiments) within each condition: by `of_all`, highest first, then by
+    total CPU time, lowest first. Conditions are in the order of the records."""
     done = [(record, record.cell) for record in of_one_series(records) if record.status == "done"]
     listed = [(record, cell) for record, cell in done if isinstance(cell, AttackCell) and not cell.grants.gallery]
     titles = {condition.key: condition.title for condition in by_condition(record for record, _ in listed)}

@@ -42,7 +42,7 @@ class Outcome:
     """Names of the devices that ran the attack."""
 
     def add(self, record: Record) -> None:
-        """Add the results of a record, which holds the same attack in the same condition as this outcome, under weights
+        """Add the results of `record`, which holds the same attack in the same condition as this outcome, under weights
         of another seed."""
         cell = record.cell
         assert isinstance(cell, AttackCell)
@@ -74,20 +74,21 @@ class Contest:
     defense: str
     """The defense's name with its parameters; empty: undefended."""
     outcomes: dict[str, Outcome] = field(default_factory=dict)
-    """Map from the attack's name to its outcome."""
+    """Map from the attack's name (with parameters and knowledge) to its outcome."""
 
     @property
     def title(self) -> str:
+        """The condition as a line of text: its parts and the defense."""
         return " · ".join((*self.parts, self.defense) if self.defense else self.parts)
 
     def examples(self) -> frozenset[ExampleKey]:
-        """Return the keys (weight seed, noise draw, reading, example) of all examples in at least one attack's records,
-        also of attacks that crashed or are not applicable."""
+        """Return all examples in at least one attack's records, also of attacks that crashed or are not applicable, as
+        keys (weight seed, noise draw, reading, example)."""
         return frozenset().union(*(outcome.hits for outcome in self.outcomes.values()))
 
     def union(self, attacks: Collection[str]) -> frozenset[ExampleKey]:
-        """Return the keys (weight seed, noise draw, reading, example) of the examples that at least one of `attacks`
-        (names) reconstructed."""
+        """Return the examples that at least one of `attacks` (names) reconstructed, as keys (weight seed, noise draw,
+        reading, example)."""
         theirs = (self.outcomes[name] for name in attacks if name in self.outcomes)
         return frozenset(key for outcome in theirs for key, hit in outcome.hits.items() if hit)
 
@@ -97,7 +98,7 @@ class Attacker:
     """An attack's row in the table of attacks by conditions: its figures over all conditions."""
 
     attack: str
-    """The attack with its parameters and knowledge."""
+    """The attack with its parameters and its knowledge of the defense, as text."""
     own: bool
     """True if the attack comes from the user's run, not from the reference."""
     rates: tuple[float | None, ...]
@@ -111,7 +112,7 @@ class Attacker:
     seconds: float | None
     """CPU seconds for each reconstructed example; None if there are none."""
     cpu_seconds: float
-    """CPU time in seconds."""
+    """CPU time of all the attack's cells (experiments), in seconds."""
     only: tuple[int, ...]
     """For each condition, the number of examples that only this attack reconstructed."""
     adds: float
@@ -120,15 +121,17 @@ class Attacker:
     absent: Mapping[int, str]
     """Map from condition number (from 0) to the reason why the attack is not applicable there (status n/a)."""
     crashed: Mapping[int, str]
-    """Map from condition number to the reason for a crash."""
+    """Map from condition number (from 0) to the reason for a crash."""
     missing: tuple[int, ...]
-    """Numbers of the conditions in which the attack was not run on all examples."""
+    """Numbers (from 0) of the conditions in which the attack was not run on all examples."""
     machines: tuple[str, ...]
     """Names of the devices that ran the attack."""
     rank: int = 0
-    """Rank by `rate`, then by `seconds`; attacks with missing conditions rank last."""
+    """Rank from 1 by `rate`, highest first, then by `seconds`, lowest first; attacks with missing conditions rank last.
+    """
 
     def json(self) -> dict[str, Any]:
+        """Return the fields as JSON types."""
         return asdict(self)
 
 
@@ -137,9 +140,9 @@ class Cross:
     """Table of all attacks by all conditions (a full cross), with the attacks ranked."""
 
     contests: tuple[Contest, ...]
-    """Conditions, each with the outcomes of the attacks."""
+    """Conditions (the table's columns), each with the outcomes of the attacks."""
     attackers: tuple[Attacker, ...]
-    """Attacks, ranked."""
+    """Attacks (the table's rows), ranked."""
 
     @cached_property
     def unions(self) -> tuple[float, ...]:
@@ -153,7 +156,8 @@ class Cross:
         return fmean(self.unions)
 
     def at(self, attack: str) -> Attacker:
-        """Return the table row of `attack`; raises `KeyError` for an attack without a record."""
+        """Return the table row of `attack`, an attack's name with parameters and knowledge; raises `KeyError` for an
+        attack without a record."""
         for each in self.attackers:
             if each.attack == attack:
                 return each
@@ -165,14 +169,15 @@ class Cross:
         return sum(len(each.examples()) for each in self.contests)
 
     def best(self, number: int, but: str) -> tuple[str, float]:
-        """Return the attack with the highest rate in condition `number`, except the attack `but`, and its rate; ("", 0)
-        if no other attack ran."""
+        """Return the most successful attack in a condition, except a given attack: (name, success rate), or ("", 0) if
+        no other attack ran. `number` is the condition's number, from 0; `but` is the name of the excepted attack."""
         others = [each for each in self.attackers if each.attack != but and each.rates[number] is not None]
         first = max(others, key=lambda each: each.rates[number] or 0.0, default=None)
         return ("", 0.0) if first is None else (first.attack, first.rates[number] or 0.0)
 
     def json(self) -> dict[str, Any]:
-        """Return conditions, unions and the attacks' table rows as JSON types."""
+        """Return the table as JSON types: `conditions`, each with title, number of examples and union rate, and
+        `attacks`, the rows."""
         conditions = [
             {"title": each.title, "examples": len(each.examples()), "union": union}
             for each, union in zip(self.contests, self.unions, strict=True)
@@ -182,10 +187,11 @@ class Cross:
 
 def crossed(records: Iterable[Record], own: Collection[str] = (), victims: str | None = None) -> Cross | None:
     """Return the table of all attacks by all conditions on a sample of victims; None if no attack was run on this
-    sample. Attacks with a granted gallery are left out: they name examples and reconstruct none.
+    sample. Attacks with a granted gallery (a list of candidates) are left out: they name examples and reconstruct none.
 
+    - `records`: results of experiments.
     - `own`: names of the user's attacks.
-    - `victims`: key of the sample (`AttackCell.victims`); None takes the matrix's own sample.
+    - `victims`: key of the sample (`AttackCell.victims`); None takes the sample that the matrix itself draws.
 
     Conditions are sorted by defense (undefended first), by point, and by the number of rare parts. A part (such as `B =
     1`) is rare if at most half of the conditions have this part; `common` lists the other parts."""
@@ -217,8 +223,8 @@ def crossed(records: Iterable[Record], own: Collection[str] = (), victims: str |
 
 
 def common(contests: Collection[Contest]) -> list[str]:
-    """Return the parts of a condition's title, such as `B = 1`, that more than half of `contests` have, in the order of
-    `Contest.parts`."""
+    """Return the parts of a condition's title, such as `B = 1`, that more than half of the conditions `contests` have,
+    in the order of `Contest.parts`."""
     counts = Counter(part for contest in contests for part in contest.parts)
     places = {part: place for contest in contests for place, part in enumerate(contest.parts)}
     return sorted((part for part, count in counts.items() if 2 * count > len(contests)), key=places.__getitem__)
@@ -226,10 +232,11 @@ def common(contests: Collection[Contest]) -> list[str]:
 
 def difference(cross: Cross, attack: str, other: str) -> tuple[float, float, float]:
     """Compare two attacks on the same victims: the mean success rate of `attack` minus the mean success rate of
-    `other`, both in [0, 1]. Return (difference, low, high), with the ends of the 95 % interval.
+    `other`, both in [0, 1]. Return (difference, low, high), with the ends of the 95 % interval. The attacks are given
+    by name.
 
-    The means are over conditions of the table `cross`. The interval pairs the victims, and resamples weight seeds
-    (`stratified_difference`). Raises `ValueError` if no condition has both attacks."""
+    The means are over those conditions of the table `cross` in which both attacks ran. The interval pairs the victims,
+    and resamples weight seeds (`stratified_difference`). Raises `ValueError` if no condition has both attacks."""
     mine, its, seeds = list[list[bool]](), list[list[bool]](), list[list[int]]()
     for contest in cross.contests:
         if attack in contest.outcomes and other in contest.outcomes:
@@ -246,7 +253,7 @@ def drop(published: Cross, second: Cross, attack: str) -> tuple[float, float, fl
     the published sample. Return (change, low, high), with the ends of the 95 % interval.
 
     - `published`, `second`: tables with the results on the two samples.
-    - `attack`: the attack's name.
+    - `attack`: the attack's name, with parameters and knowledge.
 
     Both rates, in [0, 1], are means over the conditions in both tables. The interval accounts for the different
     victims, and resamples weight seeds (`stratified_change`). Raises `ValueError` if no condition is in both."""
@@ -257,9 +264,9 @@ def drop(published: Cross, second: Cross, attack: str) -> tuple[float, float, fl
 
 
 def neighbours(cross: Cross, attack: str) -> tuple[Attacker | None, Attacker | None]:
-    """Return the attacks next to `attack` in the ranking of `cross`: (above, below), each None if there is no such
-    attack. Attacks that lack a condition are skipped. If the table has reference attacks, the user's other attacks are
-    skipped too."""
+    """Return the attacks ranked next to `attack` (a name) in the table `cross`: (better, worse), each None if there is
+    no such attack. Attacks that lack a condition are skipped. If the table has reference attacks, the user's other
+    attacks are skipped too."""
     at = next(n for n, each in enumerate(cross.attackers) if each.attack == attack)
     published = any(not each.own for each in cross.attackers)
     others = [
@@ -271,9 +278,11 @@ def neighbours(cross: Cross, attack: str) -> tuple[Attacker | None, Attacker | N
 
 
 def fails(cross: Cross, attack: str) -> list[tuple[int, str, float]]:
-    """Return the conditions in which `attack` almost always fails but another attack succeeds: triples (condition
-    number, other attack, its rate). The rate of `attack` is at most `LOW`, the rate of the other attack at least
-    `HIGH`. Conditions in which `attack` is not applicable or not run are left out."""
+    """Return the conditions in which an attack almost always fails but another attack succeeds: triples (condition
+    number from 0, other attack, its rate). Fails: success rate at most 5 % (`LOW`); succeeds: at least 50 % (`HIGH`).
+    Conditions in which the attack is not applicable or not run are left out.
+
+    - `cross`: table of attacks by conditions; `attack`: the attack's name."""
     rates = cross.at(attack).rates
     low = [number for number, rate in enumerate(rates) if rate is not None and rate <= LOW]
     return [(number, *best) for number in low if (best := cross.best(number, attack))[1] >= HIGH]

@@ -25,13 +25,13 @@ class AttackRow:
     title: str
     """The shared configuration in words: model, weights, setting, grants (not data set, attack, defense, point)."""
     dataset: str
-    """Data set."""
+    """Name of the data set."""
     attack: str
-    """The attack with its parameters and knowledge."""
+    """The attack with its parameters and its knowledge of the defense, as text."""
     defense: str
-    """The defense with its parameters."""
+    """The defense with its parameters, as text, such as `prune(share=0.7)`; `none`: undefended."""
     point: str
-    """Interception point."""
+    """Interception point: `type-2`, `type-1`, `type-0` or `aggregate`."""
     examples: int
     """Number of attacked examples."""
     asr: float | None
@@ -55,20 +55,24 @@ class AttackRow:
     crashed: int
     """Number of crashed cells (experiment configurations)."""
     cells: tuple[str, ...]
-    """Ids of the records pooled in this row."""
+    """Ids of the cells (experiments) pooled in this row."""
     published: PublishedFigures | None
     """Figures from a paper for these cells; None without such figures."""
 
     def json(self) -> dict[str, Any]:
+        """Return the fields as JSON types."""
         return row_json(self)
 
 
 def attacks(records: Iterable[Record], published: Sequence[PublishedFigures] = ()) -> list[AttackRow]:
     """Return the attack table: a row for each attack, data set, defense and interception point, sorted by name. Figures
-    are pooled over seeds and noise draws. `published` are figures from papers, shown next to the matching rows.
+    are pooled over seeds and noise draws.
 
-    An attack that is not applicable (status n/a) has no row. A crashed cell counts in `crashed` and in no other figure.
-    """
+    - `records`: results of experiments.
+    - `published`: figures from papers, shown next to the matching rows.
+
+    An attack that is not applicable (status n/a) has no row. A crashed cell (experiment) counts in `crashed` and in no
+    other figure."""
     gathered: dict[tuple[str, ...], list[Record]] = {}
     for record in of_one_series(records):
         cell = record.cell

@@ -41,9 +41,9 @@ class Best:
     """The most successful single attack at an interception point."""
 
     attack: str
-    """The attack with its parameters and knowledge."""
+    """The attack with its parameters and its knowledge of the defense, as text."""
     asr: float
-    """Attack success rate."""
+    """Attack success rate: share of examples that this attack reconstructed."""
     medians: dict[str, float | None]
     """Map from metric name to its median over examples; a failed attack counts as the worst value."""
 
@@ -58,7 +58,7 @@ class AtPoint:
     """Attack success rate: share of examples that at least one attack reconstructed; None if no attack on the gradient
     ran."""
     interval: tuple[float, float] | None
-    """95 % interval for `asr`; None if `asr` is unknown."""
+    """95 % confidence interval (low, high) for `asr`; None if `asr` is unknown."""
     lower_bound: bool
     """True if more may leak than `asr` says: attacks crashed or diverged, or no attack knew the defense."""
     at_least_once: float | None
@@ -74,7 +74,7 @@ class AtPoint:
     best: Best | None
     """The most successful single attack; None without an attack."""
     by_attack: dict[str, float]
-    """Map from attack name to success rate."""
+    """Map from attack name to the share of examples that this attack reconstructed."""
     reached: tuple[float, ...]
     """Shares of examples reconstructed by any attack with a PSNR of at least 10, 12, …, 60 dB, in this order; () if
     attacks stop early, before such quality."""
@@ -96,7 +96,7 @@ class AtPoint:
     missing: tuple[str, ...]
     """Attacks run on another defense in this condition, but not on this defense."""
     flags: tuple[Flag, ...]
-    """Reasons to doubt the figures."""
+    """Warnings: reasons to doubt the figures."""
     by_seed: dict[int, OfSeed] = field(default_factory=dict)
     """Map from the seed of the model's weights to the numbers of leaked examples, examples and readings."""
 
@@ -110,13 +110,13 @@ class Row:
     key: str
     """The condition as canonical JSON."""
     dataset: str
-    """Data set."""
+    """Name of the data set."""
     model: str
-    """Model."""
+    """Name of the model."""
     protocol: int | None
     """Version of the evaluation's rules; None for records from before the rules had versions."""
     defense: str
-    """The defense with its parameters."""
+    """The defense with its parameters, as text, such as `prune(share=0.7)`; `none`: undefended."""
     points: dict[str, AtPoint]
     """Map from interception point to the figures there."""
     cost: DefenseCost | None
@@ -128,7 +128,7 @@ class Row:
     cells: tuple[str, ...]
     """Ids of this row's finished cells; first the best attack's cells at the point with the highest success rate."""
     short: str = ""
-    """Short title of the condition."""
+    """Short title of the condition, such as `mnist · dlg-lenet (sigmoid) · untrained · B = 4`."""
     rank: int = 0
     """Rank among rows with the same title (1: best); ties share a rank.
 
@@ -147,10 +147,12 @@ class Row:
 
     @property
     def most_identified(self) -> Rate | None:
+        """Highest identified rate over the interception points; None if no point has such a rate."""
         return _most(at.identified for at in self.points.values())
 
     @property
     def most_named(self) -> Rate | None:
+        """Highest named rate over the interception points; None if no point has such a rate."""
         return _most(at.named for at in self.points.values())
 
     @property
@@ -161,11 +163,12 @@ class Row:
 
     @property
     def flags(self) -> tuple[Flag, ...]:
-        """The flags raised at all points, without repeats; flags that make the row incomplete come first."""
+        """The flags (warnings) raised at all points, without repeats; flags that make the row incomplete come first."""
         each = dict.fromkeys(flag for at in self.points.values() for flag in at.flags)
         return tuple(sorted(each, key=lambda flag: (flag.code not in INCOMPLETE, flag)))
 
     def json(self) -> dict[str, Any]:
+        """Return the fields as JSON types, with the flags and the point with the highest success rate."""
         worst = self.worst
         return {
             **asdict(self),
@@ -179,8 +182,9 @@ def _most(rates: Iterable[Rate | None]) -> Rate | None:
 
 
 def board(records: Iterable[Record]) -> list[Row]:
-    """Compute the board from `records`: a row for each defense under each condition (data, model, weights, setting),
-    sorted by condition and rank. Conditions with a complete row come first, then conditions with more figures."""
+    """Compute the board from `records` (results of experiments): a row for each defense under each condition (data,
+    model, weights, setting), sorted by condition and rank. Conditions with a complete row come first, then conditions
+    with more figures."""
     listed = of_one_series(records)
     trained, spotted, averaged = costs(listed), trained_with(listed), _averaged(listed)
     broken = frozenset(record.id for record, _ in torn(listed))
@@ -323,11 +327,14 @@ def _ranked(rows: Sequence[Row]) -> list[Row]:
 
 
 def on_front(row: Row, rows: Iterable[Row], point: str | None = None) -> bool:
-    """Return whether `row` is on the Pareto front: every other row in `rows` leaks more or loses more accuracy. Equal
-    rows do not count.
+    """Return whether a board row is on the Pareto front: every other row leaks more or loses more accuracy. Equal rows
+    do not count.
 
-    Leakage is the success rate at `point`, or with None the highest over points; a tie is decided by the identified
-    rate. The result is False for rows that are incomplete, without accuracy, or flagged for faults, failed attacks or a
+    - `row`: the row; `rows`: the rows compared with it, in the same condition.
+    - `point`: leakage is the success rate at this interception point, or with None the highest over points; a tie is
+      decided by the identified rate.
+
+    The result is False for rows that are incomplete, without accuracy, or flagged for faults, failed attacks or a
     weaker defense in training."""
 
     def order(row: Row) -> tuple[tuple[float, float], float] | None:

@@ -10,9 +10,9 @@ from bench.record.schema import Record
 
 
 def torn(records: Iterable[Record]) -> Iterator[tuple[Record, str]]:
-    """Yield (record, reason) for each attack cell (a configured attack run) of a cascade that got wrong readings
-    (observed updates). In a cascade, attacks run in a fixed order, and a cell must get exactly the readings that
-    earlier cells left unreconstructed. The reason says in words how the records contradict this rule."""
+    """Yield (record, reason) for each cell (a configured attack run) that got wrong readings (observed updates) in a
+    cascade. In a cascade, attacks run in a fixed order, and a cell must get exactly the readings that earlier cells
+    left unreconstructed. The reason says in words how `records` contradict this rule."""
     by_id = {record.cell.id: record for record in records}
     for record in by_id.values():
         cell = record.cell

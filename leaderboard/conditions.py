@@ -50,13 +50,13 @@ class Condition:
 
 
 def ordered(points: Iterable[str]) -> tuple[str, ...]:
-    """Sort interception `points` from inside the client outwards; unknown points come last, by name."""
+    """Sort the names of interception `points` from inside the client outwards; unknown points come last, by name."""
     return tuple(sorted(set(points), key=_from_inside))
 
 
 def by_condition(records: Iterable[Record]) -> list[Condition]:
-    """Group attack records by condition, in the order of `records`. Each condition has the worst case over attacks
-    (`WorstCase`) for every defense and interception point."""
+    """Group attack records by condition (data, model, weights, setting), in the order of `records`. Each condition has
+    the results of all attacks, `WorstCase`, for every defense and interception point."""
     by_key: dict[str, Condition] = {}
     for record in of_one_series(records):
         cell = record.cell
@@ -70,7 +70,8 @@ def by_condition(records: Iterable[Record]) -> list[Condition]:
 
 
 def weights_text(cell: AttackCell) -> str:
-    """Return the attacked weights as text: `untrained`, the weights file's name, or text like `round 5 of 3f2a91bc`."""
+    """Return the weights attacked in `cell` (an experiment's configuration) as text: `untrained`, the weights file's
+    name, or text like `round 5 of 3f2a91bc`."""
     if isinstance(cell.weights, InitialWeights):
         return "untrained"
     if isinstance(cell.weights, FileWeights):
@@ -80,7 +81,8 @@ def weights_text(cell: AttackCell) -> str:
 
 
 def condition_text(cell: AttackCell) -> str:
-    """Return the short title of the cell's condition, such as `mnist · dlg-lenet (sigmoid) · untrained · B = 4`."""
+    """Return the short title of the condition of `cell` (an experiment's configuration), such as `mnist · dlg-lenet
+    (sigmoid) · untrained · B = 4`."""
     setting, activation = cell.federated, cell.model.params.get("activation")
     model = cell.model.name + (f" ({activation})" if activation else "")
     parts = [cell.dataset.name, model, weights_text(cell), f"B = {setting.batch}"]
@@ -92,9 +94,9 @@ def condition_text(cell: AttackCell) -> str:
 
 
 def of_one_series(records: Iterable[Record]) -> list[Record]:
-    """Return the records, changed so that tables never pool different weights under the same name. A series names
-    weight files that differ only by seed. If a file was replaced between runs, the series has two files for the same
-    seed. Its name is then removed from the records' cells, and tables distinguish the weights by their hash."""
+    """Return the `records`, changed so that tables never pool different weights under the same name. A series is a name
+    for weight files that differ only by seed. If a file was replaced between runs, the series has two files for the
+    same seed. Its name is then removed from the records' cells, and tables distinguish the weights by their hash."""
     listed = list(records)
     contents: dict[tuple[Any, ...], set[str]] = {}
     for record in listed:
@@ -125,8 +127,8 @@ def without_baseline(condition: Condition) -> tuple[str, ...]:
 
 
 def sort_key(defense: str, point: str) -> tuple[bool, str, int, str]:
-    """Return the key that sorts table rows: undefended rows first, then by the name `defense`, then by interception
-    `point` from inside the client outwards."""
+    """Return a key to sort table rows: undefended rows first, then by the name `defense`, then by interception `point`
+    (name) from inside the client outwards."""
     return defense != "none", defense, *_from_inside(point)
 
 
@@ -135,8 +137,8 @@ def _from_inside(point: str) -> tuple[int, str]:
 
 
 def condition_key(record: Record) -> str:
-    """Return the configuration that all records of a condition share, with the protocol's version, as canonical JSON.
-    Records with equal keys are in the same condition.
+    """Return the configuration that all records of a condition share, with the protocol's version (the evaluation's
+    rules), as canonical JSON. Records with equal keys are in the same condition.
 
     Left out are defense, attack, knowledge, point, budget, `chunk` (number of observed updates in memory at once),
     noise draw, seed and gallery (list of candidates)."""
@@ -151,8 +153,8 @@ def condition_key(record: Record) -> str:
 
 
 def data_and_model(cell: AnyCell) -> str:
-    """Return the cell's data set and model as canonical JSON. This key joins the attacks on a defense with the
-    trainings under the defense."""
+    """Return the data set and the model of `cell` (an experiment's configuration) as canonical JSON. This key joins the
+    attacks on a defense with the trainings under the defense."""
     return json.dumps([cell.dataset.model_dump(mode="json"), cell.model.model_dump(mode="json")], sort_keys=True)
 
 

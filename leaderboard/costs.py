@@ -30,7 +30,7 @@ class DefenseCost:
     epsilon: float | None
     """ε guaranteed for the released model, from the training with the most rounds; None without a guarantee."""
     delta: float | None
-    """δ of the guarantee."""
+    """δ of the guarantee (ε, δ); None without a guarantee."""
     epsilon_unit: str | None
     """Protected unit of ε: `example` or `client`."""
     epsilon_adjacency: str | None
@@ -48,8 +48,8 @@ class DefenseCost:
 
 
 def costs(records: Iterable[Record]) -> dict[tuple[str, str], DefenseCost]:
-    """Return the cost of each defense in training: a map from (data and model as JSON, defense) to its figures in a
-    single federated setting.
+    """Return the cost of each defense in training, from `records` (results of experiments): a map from (data and model
+    as JSON, defense) to its figures in a single federated setting.
 
     If a defense was trained in several settings, a setting with an undefended training is preferred, then the setting
     with the most local steps over all rounds."""

@@ -46,8 +46,10 @@ _Results = dict[str, list[AttackResult]]  # attack → results
 
 @dataclass(frozen=True, slots=True, order=True)
 class Flag:
+    """A warning: a reason to doubt a defense's figure."""
+
     code: str
-    """Short identifier for sorting and filtering."""
+    """Short identifier for sorting and filtering, such as `few` for too few examples."""
     text: str
     """Explanation in a line for the reader."""
 
@@ -57,9 +59,9 @@ def coverage(worst: WorstCase, missing: Iterable[str], torn: Collection[str] = (
     defense at an interception point.
 
     - `worst`: results of all attacks on the defense at the point.
-    - `missing`: attacks that ran on other defenses, but not on this defense.
-    - `torn`: ids of attack cells (configured runs) with wrong readings (observed updates) in a cascade
-      (`cascades.torn`)."""
+    - `missing`: names of the attacks that ran on other defenses, but not on this defense.
+    - `torn`: ids of attack cells (configured runs) with wrong readings (observed updates) in a cascade, a chain of
+      attacks, each on the readings that earlier attacks left (`cascades.torn`)."""
     flags = [Flag(BROKEN, f"the defense breaks a contract: {each}") for each in worst.broken]
     if names := [name for name, records in worst.records.items() if any(map(unexplained, records))]:
         text = "the examples do not explain the reading to an attacker who knows all of the round: "
@@ -106,8 +108,8 @@ def doubts(worst: WorstCase, *, averaged: bool, evidence: bool, baseline: bool) 
     - `worst`: results of all attacks on the defense at an interception point.
     - `averaged`: True if an attack with several readings (observed updates) of the same examples ran on this defense at
       this point.
-    - `evidence`: True if attacks succeeded on undefended readings.
-    - `baseline`: True if any undefended reading was attacked."""
+    - `evidence`: True if attacks succeeded on undefended readings in this condition.
+    - `baseline`: True if any undefended reading in this condition was attacked."""
     if not worst.records:
         return []
     done = {name: [r.attack for r in records if r.attack] for name, records in worst.records.items()}
@@ -143,8 +145,8 @@ def doubts(worst: WorstCase, *, averaged: bool, evidence: bool, baseline: bool) 
 
 
 def unexplained(record: Record) -> bool:
-    """Return whether the record's readings (observed updates) do not fit the true examples, so that a correct
-    reconstruction scores as wrong.
+    """Return whether the readings (observed updates) in `record` do not fit the true examples, so that a correct
+    reconstruction scores as wrong. The record is the result of an attack.
 
     For the test, the gradient of the true examples is changed as the defense's description says, and compared with the
     reading. The result is True if the difference exceeds the described noise; without described noise, if it exceeds

@@ -23,19 +23,19 @@ class KnowledgeRow:
     the defense) and adaptive (with its description)."""
 
     condition: str
-    """The condition in words."""
+    """The condition in words: data, model, weights and federated setting."""
     defense: str
-    """The defense with its parameters."""
+    """The defense with its parameters, as text, such as `prune(share=0.7)`; `none`: undefended."""
     point: str
-    """Interception point."""
+    """Interception point: `type-2`, `type-1`, `type-0` or `aggregate`."""
     plain: WorstCase
-    """Worst case over the attacks, run without knowledge of the defense."""
+    """Results of the attacks without knowledge of the defense; an example counts if any attack reconstructs it."""
     adaptive: WorstCase
-    """Worst case over the same attacks, run with the defense's public description."""
+    """Results of the same attacks with the defense's public description."""
     undescribed: bool
     """True if the defense has no description; the adaptive attacks then equal the plain attacks."""
     black_box: WorstCase | None = None
-    """Worst case over black-box attacks; None without such an attack."""
+    """Results of attacks that simulate the defense; None without such an attack."""
 
     @property
     def change(self) -> tuple[float, float, float] | None:
@@ -49,6 +49,7 @@ class KnowledgeRow:
         return paired_difference(after, before, clusters=clusters(common))
 
     def json(self) -> dict[str, Any]:
+        """Return the row as JSON types, with `change` and the figures of both kinds of attackers."""
         return {
             "condition": self.condition,
             "defense": self.defense,
@@ -62,8 +63,9 @@ class KnowledgeRow:
 
 
 def knowledge(records: Iterable[Record]) -> list[KnowledgeRow]:
-    """Compare attacks with and without knowledge of the defense: a row for each condition, defense and point at which
-    an attack was run both plain and adaptive.
+    """Compare attacks with and without knowledge of the defense: a row for each condition, defense and interception
+    point at which an attack was run both plain and adaptive (with the defense's description). `records` are the results
+    of experiments.
 
     Rows are sorted by condition, undefended rows first. An attack is left out if its plain or its adaptive cell
     (configured run) is not applicable (status n/a), or is part of a cascade, in which cells get different readings

@@ -17,9 +17,9 @@ class Rate:
     identified (nearer to the reconstruction than every stranger) or named (picked among candidates)."""
 
     value: float
-    """Measured share."""
+    """Measured share of recognised examples."""
     interval: tuple[float, float]
-    """95 % interval."""
+    """95 % confidence interval (low, high) for `value`."""
     chance: float
     """Share expected if every attack guessed blindly: a blind guess's success probability, summed over the attacks."""
     ceiling: float | None = None
@@ -39,7 +39,10 @@ def most_over_chance(*rates: Rate | None) -> Rate | None:
 
 def recognition(worst: WorstCase) -> tuple[Rate | None, Rate | None, Epsilon | None]:
     """Return the recognition figures of a defense at an interception point: (identified rate, named rate, ε), each None
-    if unknown. `worst` are the results of all attacks on the defense at this point."""
+    if unknown. Identified: the true example is nearer to a reconstruction than every stranger; named: an attacker picks
+    the true example among candidates.
+
+    - `worst`: results of all attacks on the defense at this point."""
     spent = worst.privacy.by("tap")
     # comparable only if the exact attack's list has no more strangers than the gallery for identification
     comparable = worst.places if worst.candidates - 1 <= worst.strangers else {}
@@ -81,8 +84,8 @@ def _here(worst: WorstCase, places: Mapping[ExampleKey, int], attackers: int) ->
 
 
 def violations(identified: Rate | None, named: Rate | None, spent: Epsilon | None) -> Iterator[Flag]:
-    """Yield a flag for each rate, `identified` and `named`, that is significantly above its upper bound from ε. Such a
-    rate refutes the stated ε, `spent`. A rate or ε of None yields no flag."""
+    """Yield a flag (warning) for each rate, `identified` and `named`, that is significantly above its upper bound from
+    ε. Such a rate refutes the stated ε, `spent`. A rate or ε of None yields no flag."""
     for what, rate in (("identified", identified), ("named", named)):
         if rate and rate.violated and rate.ceiling is not None and spent:
             yield Flag(

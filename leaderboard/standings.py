@@ -33,11 +33,11 @@ class Place:
     leaked: float
     """Mean attack success rate over the conditions."""
     interval: tuple[float, float]
-    """95 % interval for `leaked`, from the variation over weight seeds."""
+    """95 % confidence interval for `leaked`, from the variation over weight seeds."""
     most: float
     """The highest success rate in any condition."""
     where: str
-    """The short title of the condition with the highest success rate."""
+    """The short title of the condition with the rate `most`."""
     recognised: float | None
     """Mean over conditions of the share of recognised examples: the named or the identified rate, whichever exceeds its
     chance level by more; None if unknown."""
@@ -59,7 +59,7 @@ class Absent:
     point: str
     """The interception point, or "training"."""
     where: str
-    """The condition, or the trained model."""
+    """The condition's title, or the trained model."""
     why: str
     """The reason, in words."""
 
@@ -76,11 +76,11 @@ class Standing:
     points: dict[str, Place]
     """Map from interception point to the figures there."""
     costs: tuple[tuple[str, DefenseCost], ...]
-    """Pairs (model, cost of the training of this model under the defense)."""
+    """Pairs (model, cost of the training of this model under the defense), such as lost accuracy and ε."""
     base: tuple[tuple[str, DefenseCost], ...]
     """Pairs (model, cost of the undefended training of this model)."""
     faults: tuple[str, ...]
-    """Flags for faults, such as a broken contract."""
+    """Codes of the flags (warnings) for faults, such as a broken contract (a tested promise)."""
     absent: tuple[Absent, ...] = ()
     """Figures that are missing."""
     rank: int = 0
@@ -93,19 +93,22 @@ class Standing:
 
     @property
     def missing(self) -> int:
+        """Number of missing figures, the entries of `absent`."""
         return len(self.absent)
 
     @property
     def leaked(self) -> float | None:
+        """Mean over the interception points of the mean attack success rate; None without a point."""
         return mean(place.leaked for place in self.points.values())
 
     @property
     def recognised(self) -> float | None:
+        """Mean over the interception points of the share of recognised examples; None if unknown at all points."""
         return mean(place.recognised for place in self.points.values())
 
     @property
     def diverged(self) -> tuple[str, ...]:
-        """Models whose median accuracy counts as 0 because trainings diverged."""
+        """Names of the models whose median accuracy counts as 0 because trainings diverged."""
         return tuple(model for model, cost in self.costs if cost.diverged and not cost.accuracy)
 
     @property
@@ -116,13 +119,14 @@ class Standing:
 
     @property
     def lost(self) -> float | None:
-        """Mean undefended accuracy minus `accuracy`, over the models whose training did not diverge, in [0, 1]; None if
-        either is unknown."""
+        """Mean undefended accuracy minus `accuracy`, both in [0, 1], over the models whose training did not diverge;
+        None if either is unknown."""
         base = mean(cost.accuracy for model, cost in self.base if model not in self.diverged)
         return None if self.accuracy is None or base is None else base - self.accuracy
 
     @property
     def overhead(self) -> float | None:
+        """Mean over the models of training time with the defense divided by the time without; None if unknown."""
         return mean(cost.overhead for _, cost in self.costs)
 
     @property
@@ -145,9 +149,11 @@ class Standing:
 
     @property
     def delta(self) -> float | None:
+        """δ of the guarantee with `epsilon`; None without ε."""
         return self._released.delta if self._released else None
 
     def json(self) -> dict[str, Any]:
+        """Return the fields and the figures derived from them as JSON types."""
         names = ("missing", "leaked", "recognised", "diverged", "accuracy", "lost", "epsilon", "epsilon_of", "delta")
         own = {name: value for name, value in asdict(self).items() if name != "base"}
         return own | {name: getattr(self, name) for name in names}
@@ -155,15 +161,15 @@ class Standing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beside:
-    """Difference in leakage between two defenses at an interception point, on victims for which both defenses were
-    attacked.
+    """Difference in leakage between a defense and another defense at an interception point, on victims for which both
+    defenses were attacked.
 
     The 95 % interval resamples readings (observed updates); a resampled reading counts in all its conditions."""
 
     defense: str
     """The other defense, whose leakage is subtracted."""
     point: str
-    """Interception point."""
+    """Interception point: `type-2`, `type-1`, `type-0` or `aggregate`."""
     difference: float
     """Attack success rate against the defense minus the rate against the other; below 0, the defense leaks less."""
     interval: tuple[float, float]
@@ -173,8 +179,10 @@ class Beside:
 
 
 def standings(rows: Sequence[Row], own: Iterable[str] = ()) -> list[Standing]:
-    """Rank the defenses of a suite by their means over all conditions (`Standing.rank`). `rows` are the board rows of
-    the suite. Defenses named in `own` are marked as the user's, not published."""
+    """Rank the defenses of a suite of conditions by their means over all conditions (`Standing.rank`).
+
+    - `rows`: the board rows of the suite, a row per defense and condition.
+    - `own`: names of the user's defenses, which are marked as not published."""
     counting, shown = conditions(rows), _shown(rows)
     mine = set(own)
     by_defense = grouped(rows, lambda row: row.defense)
@@ -187,8 +195,8 @@ def standings(rows: Sequence[Row], own: Iterable[str] = ()) -> list[Standing]:
 
 
 def conditions(rows: Iterable[Row]) -> dict[str, set[str]]:
-    """Map each interception point to the keys of the conditions that count at this point: attackers reconstruct at
-    least half (`COUNTS`) of the undefended examples. `rows` are the board rows."""
+    """Map each interception point to the keys (`Row.key`) of the conditions that count at this point: attackers
+    reconstruct at least half of the undefended examples. `rows` are the board rows."""
     counting: dict[str, set[str]] = {}
     for row in rows:
         if row.defense == UNDEFENDED:
@@ -315,8 +323,8 @@ def _order(standing: Standing) -> tuple[Any, ...]:
 
 
 def neighbours(every: Sequence[Standing], defense: str) -> tuple[Standing | None, Standing | None]:
-    """Return the published standings next to `defense` in the ranking `every`: (above, below). `every` includes
-    `defense`. The user's other defenses are skipped. Each is None if there is no such standing."""
+    """Return the published defenses ranked next to `defense` (a name): (better, worse), each None if there is no such
+    defense. `every` is the ranking, with `defense`. The user's other defenses are skipped."""
     at = next(n for n, each in enumerate(every) if each.defense == defense)
     above = next((each for each in reversed(every[:at]) if not each.own), None)
     return above, next((each for each in every[at + 1 :] if not each.own), None)
@@ -324,7 +332,8 @@ def neighbours(every: Sequence[Standing], defense: str) -> tuple[Standing | None
 
 def nearest(rows: Sequence[Row], defense: str, among: Iterable[str]) -> str | None:
     """Return the defense in `among` whose leakage is most similar to that of `defense`, by success and recognition
-    rates in the board `rows`. None if no defense in `among` shares a rate with `defense`."""
+    rates in the board `rows`. Defenses are given by name with parameters. None if no defense in `among` shares a rate
+    with `defense`."""
     counting = conditions(rows)
     profiles: dict[str, dict[tuple[str, str], float]] = {}
     for row in rows:
@@ -346,7 +355,9 @@ def nearest(rows: Sequence[Row], defense: str, among: Iterable[str]) -> str | No
 
 def beside(records: Iterable[Record], rows: Sequence[Row], defense: str, other: str) -> list[Beside]:
     """Compare the leakage of two defenses on common victims: for each interception point, the success rate against
-    `defense` minus the success rate against `other`. `rows` are the rows of the board with these `records`."""
+    `defense` minus the success rate against `other`. Defenses are given by name with parameters.
+
+    - `records`: results of experiments; `rows`: the rows of the board with these records."""
     counting = conditions(rows)
     outcomes: dict[str, _Leaked] = {defense: {}, other: {}}
     for condition in by_condition(records):

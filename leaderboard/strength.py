@@ -20,8 +20,8 @@ Trained = tuple[TrainingCell, TrainingResult]
 
 
 def trained_with(records: Iterable[Record]) -> dict[tuple[str, str], list[Trained]]:
-    """Map (data and model as JSON, defense) to the defense's finished trainings, each as (cell, result); a cell is a
-    configured run."""
+    """Map (data and model as JSON, defense) to the defense's finished trainings in `records`, each as (cell, result); a
+    cell is an experiment's configuration."""
     trained: dict[tuple[str, str], list[Trained]] = {}
     for record in records:
         if isinstance(record.cell, TrainingCell) and record.training is not None:
@@ -31,11 +31,12 @@ def trained_with(records: Iterable[Record]) -> dict[tuple[str, str], list[Traine
 
 
 def strength(point: str, worst: WorstCase, trained: Sequence[Trained]) -> list[Flag]:
-    """Return flags (warnings) if a defense changes updates less in its trainings than in the attacked readings at
-    `point`. The low success rate and the high accuracy would then belong to different strengths.
+    """Return flags (warnings) if a defense changes updates less in its trainings than in the attacked readings
+    (observed updates). The low success rate and the high accuracy would then belong to different strengths.
 
+    - `point`: name of the attackers' interception point.
     - `worst`: results of all attacks on the defense at the point.
-    - `trained`: trainings with the defense.
+    - `trained`: trainings with the defense, each as (cell, result), from `trained_with`.
 
     Random noise must not be clearly weaker in training. Masks, clips and mixtures depend on gradients and examples: a
     flag is raised only if these change nothing in training. Points inside the client are not compared."""

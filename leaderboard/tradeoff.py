@@ -23,7 +23,7 @@ class Standing:
     examples, chance + 5 percentage points; L2 of named examples, 20 %; L3 of reconstructed examples, 5 %."""
 
     row: Row
-    """The family's figures."""
+    """Figures of the family at all strengths."""
     rank: int | None
     """Rank from 1, by accuracy at L1, then at L2 and L3; None if no strength of the family meets a level."""
     at: dict[str, AtLevel]
@@ -42,14 +42,18 @@ def listener_of(name: str) -> str:
 
 
 def rows_at(tradeoff: Tradeoff, point: str) -> tuple[Row, ...]:
-    """Return the defense families (a defense at all its strengths) that change the attacked update at the interception
-    point `point`. Families without figures are left out."""
+    """Return the rows of the trade-off for the defense families (a defense at all its strengths) that change the
+    attacked update at an interception point. Families without figures are left out.
+
+    - `tradeoff`: accuracy and leakage of each family; `point`: name of the interception point."""
     return tuple(row for row in tradeoff.rows if row.absent is None and point in (row.point, *row.also))
 
 
 def standings(tradeoff: Tradeoff, point: str) -> dict[tuple[str, str], tuple[Standing, ...]]:
-    """Rank the defense families (a defense at all its strengths) by accuracy at equal leakage, for an attacker at the
-    interception point `point`. Return a map from (data set, model) to the standings, ranked families first."""
+    """Rank the defense families (a defense at all its strengths) by accuracy at equal leakage, for an attacker at an
+    interception point. Return a map from (data set, model) to the standings, ranked families first.
+
+    - `tradeoff`: accuracy and leakage of each family; `point`: name of the interception point."""
     groups = grouped(rows_at(tradeoff, point), lambda row: (row.dataset, row.model))
     return {key: _ranked(tradeoff, rows) for key, rows in groups.items()}
 
@@ -70,7 +74,7 @@ def _ranked(tradeoff: Tradeoff, rows: Iterable[Row]) -> tuple[Standing, ...]:
 
 
 def leakage(level: str) -> str:
-    """Return the word for examples that leak at `level`: "reconstructed" for "L3", else "named"."""
+    """Return the word for examples that leak at a level of leakage: "reconstructed" for `level` "L3", else "named"."""
     return "reconstructed" if level == RECONSTRUCTED else "named"
 
 
@@ -82,9 +86,9 @@ def levels_of(ranked: Iterable[Standing]) -> tuple[str, ...]:
 
 
 def advised(standings: Sequence[Standing], level: str, loss: float) -> tuple[Standing, ...]:
-    """Return the standings that meet `level` and lose at most `loss` percent (0 to 100) of the undefended accuracy.
-    `level` "L1" permits a share of named examples of chance + 5 points, "L2" a share of 20 %; "L3" permits 5 % of
-    reconstructed examples."""
+    """Return the `standings` that meet `level` and lose at most `loss` percent (0 to 100) of the undefended accuracy.
+    `level` "L1" permits a share of named examples of chance + 5 percentage points, "L2" a share of 20 %; "L3" permits 5
+    % of reconstructed examples."""
     return tuple(each for each in standings if level in each.kept and 100 * (1 - each.kept[level]) <= loss)
 
 
@@ -129,18 +133,20 @@ def reason(row: Row, level: str) -> str:
 
 
 def proof(tradeoff: Tradeoff, row: Row, level: str = PROVED) -> str:
-    """Format the proved protection of the defense family `row` (a defense at all its strengths) for a table: the
-    weakest strength at which ε proves L1 (named examples at most 5 points above chance), and the accuracy kept there,
-    such as `✓ 1.3, 94%`; a dash if no strength proves L1. `level` "proved" counts a single reading (observed update) of
-    a client, "proved-all" all readings."""
+    """Format the proved protection of a defense family (a defense at all its strengths) for a table: the weakest
+    strength at which ε proves L1 (named examples at most 5 percentage points above chance), and the share of the
+    undefended accuracy kept at this strength, such as `✓ 1.3, 94%`; a dash if no strength proves L1.
+
+    - `tradeoff`: accuracy and leakage of each family; `row`: the family's figures.
+    - `level`: "proved" counts a single reading (observed update) of a client, "proved-all" all readings."""
     at = row.at(level)
     return "–" if at is None else f"✓ {at.value:.3g}, {tradeoff.kept(row, at):.0%}"
 
 
 def ceilings(row: Row, at: AtLevel) -> str:
-    """Format the largest share of named examples that ε allows, for the figures `at` of the family `row`, such as `≤
-    6.4%, ≤ 41%`: with a single reading (observed update) of a client, and with all readings of the client. A dash
-    without ε."""
+    """Format the largest share of named examples that ε allows, such as `≤ 6.4%, ≤ 41%`: with a single reading
+    (observed update) of a client, and with all readings of the client. A dash without ε. `at` are figures at a strength
+    of the defense, `row` are the defense's figures at all strengths."""
     if at.ceiling is None:
         return "–"
     every = "" if at.ceiling_all is None or row.uploads == 1 else f", ≤ {at.ceiling_all:.0%}"
@@ -148,24 +154,26 @@ def ceilings(row: Row, at: AtLevel) -> str:
 
 
 def worst(at: AtLevel) -> float:
-    """Return the largest share of named examples (at level L3: reconstructed examples) in the figures `at`: in the
-    first round, or at trained weights if these were attacked. Both shares are of victims that were not used to choose
-    the strength."""
+    """Return the largest measured share of named examples (at level L3: of reconstructed examples), given figures `at`
+    a strength of a defense. Shares are measured in the first round, and at trained weights if these were attacked. The
+    victims were not used to choose the strength."""
     return at.share if at.trained is None else max(at.share, at.trained[0])
 
 
 def proofs(tradeoff: Tradeoff, standings: Iterable[Standing], level: str = PROVED) -> list[tuple[float, Row, AtLevel]]:
-    """Return the defense families (a defense at all its strengths) whose ε proves L1 (named examples at most 5 points
-    above chance) with a useful accuracy, the most accurate first. Each item is (share of the undefended accuracy kept,
-    family, figures). `level` "proved" counts a single reading (observed update) of a client, "proved-all" all readings.
-    """
+    """Return the defense families (a defense at all its strengths) whose ε proves L1 (named examples at most 5
+    percentage points above chance) with a useful accuracy, the most accurate first. Each item is (share of the
+    undefended accuracy kept, family, figures at the proving strength).
+
+    - `tradeoff`: accuracy and leakage of each family; `standings`: the families.
+    - `level`: "proved" counts a single reading (observed update) of a client, "proved-all" all readings."""
     proved = [(each.row, at) for each in standings if (at := each.row.at(level)) and tradeoff.useful(each.row, at)]
     return sorted(((tradeoff.kept(row, at), row, at) for row, at in proved), key=lambda each: -each[0])
 
 
 def strength(row: Row, at: AtLevel) -> str:
-    """Format the strength parameter of the figures `at` for a table, such as `sigma = 0.8`; a dash for a `row` without
-    a strength."""
+    """Format the strength parameter of the defense in `row` at the strength of `at` for a table, such as `sigma = 0.8`;
+    a dash for a defense without a strength."""
     return "–" if at.value is None or row.parameter is None else f"{row.parameter} = {at.value:.3g}"
 
 
@@ -181,9 +189,11 @@ def setting(row: Row, at: AtLevel) -> str:
 
 
 def findings(tradeoff: Tradeoff, point: str) -> tuple[str, ...]:
-    """Summarise the trade-off between accuracy and leakage as sentences, for an attacker at the interception point
-    `point` and each federation (data set, model): defense families that hide nothing, families that hide examples, and
-    the accuracy cost."""
+    """Summarise a trade-off between accuracy and leakage as sentences for each federation (data set, model): defense
+    families that hide nothing, families that hide examples, and the accuracy cost.
+
+    - `tradeoff`: accuracy and leakage of each family (a defense at all its strengths).
+    - `point`: interception point of the attacker."""
     lines = []
     for (dataset, model), each in standings(tradeoff, point).items():
         hidden = [one for one in each if "L1" in one.at]

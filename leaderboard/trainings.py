@@ -22,13 +22,13 @@ class TrainingRow:
     unknown figure."""
 
     dataset: str
-    """Data set."""
+    """Name of the data set."""
     model: str
-    """Model."""
+    """Name of the model."""
     defense: str
-    """The defense with its parameters."""
+    """The defense with its parameters, as text, such as `prune(share=0.7)`; `none`: undefended."""
     setting: str
-    """Federated setting in words."""
+    """Federated setting in words, such as clients, batch size and rate."""
     length: str
     """Rounds, stop condition and Bayesian accounting in words, such as `T=100 until accuracy 0.9`."""
     seeds: int
@@ -58,19 +58,23 @@ class TrainingRow:
     crashed: int
     """Number of crashed trainings."""
     cells: tuple[str, ...]
-    """Ids of the records pooled in this row."""
+    """Ids of the cells (experiments) pooled in this row."""
     bayesian: BayesianResult | None
-    """Bayesian accounting; None if not requested."""
+    """Result of Bayesian privacy accounting; None if not requested."""
     published: PublishedFigures | None
     """Figures from a paper for these cells; None without such figures."""
 
     def json(self) -> dict[str, Any]:
+        """Return the fields as JSON types."""
         return {**row_json(self), "bayesian": self.bayesian and asdict(self.bayesian)}
 
 
 def trainings(records: Iterable[Record], published: Sequence[PublishedFigures] = ()) -> list[TrainingRow]:
     """Return the training table: a row for each training configuration, pooled over seeds, sorted by data set, setting
-    and defense. `published` are figures from papers, attached to the matching rows."""
+    and defense.
+
+    - `records`: results of experiments; attacks are skipped.
+    - `published`: figures from papers, attached to the matching rows."""
     gathered: dict[tuple[str, ...], list[Record]] = {}
     for record in records:
         cell = record.cell

@@ -33,8 +33,8 @@ class OfSeed:
 @dataclass(slots=True)
 class WorstCase:
     """Results of all attacks on a defense at an interception point. An example counts as leaked if any attack
-    reconstructs it. An attack with a granted gallery (a list of candidates) saw the true example, so its results enter
-    `named` and `places`, but not `leaked`."""
+    reconstructs it. An example's key is (weight seed, noise draw, reading, example). An attack with a granted gallery
+    (a list of candidates) saw the true example, so its results enter `named` and `places`, but not `leaked`."""
 
     leaked: dict[ExampleKey, bool] = field(default_factory=dict)
     """Map from example to whether any attack reconstructed the example."""
@@ -84,8 +84,8 @@ class WorstCase:
     _draws: set[int] = field(default_factory=set)
 
     def add(self, record: Record) -> None:
-        """Add a record of an attack on this defense at this point. A crashed attack's examples count as attacked and
-        not leaked."""
+        """Add `record`, the result of an attack on this defense at this point. A crashed attack's examples count as
+        attacked and not leaked."""
         cell = record.cell
         assert isinstance(cell, AttackCell)
         attack, result = attack_name(cell), record.attack
@@ -237,21 +237,22 @@ class WorstCase:
 
     def best_median(self, metric: Metric) -> float | None:
         """Return the median of `metric` over examples for the most successful attack (`best`), on the same noise draws
-        as its success rate; None without attacks, and in a cascade, whose attacks saw different examples."""
+        as its success rate. None without attacks, and in a cascade (later attacks get only what earlier attacks left),
+        because attacks saw different examples."""
         best = self.best
         return None if best is None else self.median_on_report_draws(best[0], metric)
 
     def median_on_report_draws(self, attack: str, metric: Metric) -> float | None:
-        """Return the median of `metric` for `attack` on the noise draws that count in reports: all draws except the
-        first, which selects the best attack. With a single draw, this draw counts. None in a cascade (attacks in a
-        fixed order), because each attack saw different readings (observed updates)."""
+        """Return the median of `metric` for `attack` (a name) on the noise draws that count in reports: all draws
+        except the first, which selects the best attack. With a single draw, this draw counts. None in a cascade
+        (attacks in a fixed order), because each attack saw different readings (observed updates)."""
         if self.cascade:
             return None
         return median_of(self._on_draws(attack, first=False), metric)
 
     def rate(self, attack: str) -> float:
-        """Return an attack's success rate over its examples; in a cascade (later attacks get only the examples left by
-        earlier attacks), over all examples. An attack without scores has a rate of 0."""
+        """Return the success rate of `attack` (a name) over its examples; in a cascade (later attacks get only the
+        examples left by earlier attacks), over all examples. An attack without scores has a rate of 0."""
         scores = self.scores.get(attack, {}).values()
         if self.cascade:
             return sum(example.success for example in scores) / max(1, len(self.leaked))
@@ -286,14 +287,14 @@ def _median_db(examples: Iterable[ExampleScore]) -> float:
 
 
 def median_of(examples: Iterable[ExampleScore], metric: Metric) -> float | None:
-    """Return the median of `metric` over `examples`, in which a failed attack counts as the worst value; None if the
-    median is infinite."""
+    """Return the median of `metric` over the scores `examples`, in which a failed attack counts as the worst value;
+    None if the median is infinite."""
     return median([example.value(metric) for example in examples], metric.failed)
 
 
 def example_scores(record: Record) -> Iterator[tuple[ExampleKey, ExampleScore]]:
-    """Yield (key, score) for each example in an attack `record`, with the key (weight seed, noise draw, reading,
-    example); a record without a result yields no pair."""
+    """Yield (key, score) for each example in `record`, the result of an attack; the key is (weight seed, noise draw,
+    reading, example). A record without a result yields no pair."""
     cell, result = record.cell, record.attack
     if isinstance(cell, AttackCell) and result is not None:
         for number, reading in result.numbered():
@@ -302,22 +303,25 @@ def example_scores(record: Record) -> Iterator[tuple[ExampleKey, ExampleScore]]:
 
 
 def clusters(keys: Sequence[ExampleKey]) -> list[int] | None:
-    """Return a cluster number for each example of `keys`, for confidence intervals over dependent examples. Examples
-    are clustered by weight seed if there are several seeds, otherwise by reading (observed update). None if every
-    cluster has a single example, or if only a single cluster exists."""
+    """Return a cluster number for each example of `keys`, in their order, for confidence intervals over dependent
+    examples. Examples are clustered by weight seed if there are several seeds, otherwise by reading (observed update).
+    None if every cluster has a single example, or if only a single cluster exists.
+
+    - `keys`: examples as (weight seed, noise draw, reading, example)."""
     numbers = _numbers([(key[0],) for key in keys]) if len({key[0] for key in keys}) > 1 else readings(keys)
     return None if len(set(numbers)) in (1, len(keys)) else numbers
 
 
 def readings(keys: Sequence[ExampleKey]) -> list[int]:
-    """Return the number of each example's reading (observed update), in the order of `keys`. Numbers count from 0; all
-    noise draws of a reading have the same number."""
+    """Return the number of each example's reading (observed update), in the order of `keys`, examples as (weight seed,
+    noise draw, reading, example). Numbers count from 0; all noise draws of a reading have the same number."""
     return _numbers([(key[0], key[2]) for key in keys])
 
 
 def share_interval(hits: Mapping[ExampleKey, bool], level: float = LEVEL) -> tuple[float, float] | None:
     """Return (low, high), the interval at confidence `level` for the share of True in `hits`, clustered by reading
-    (observed update) and weight seed. None if `hits` is empty."""
+    (observed update) and weight seed. `hits` maps an example to whether an attack succeeded. None if `hits` is empty.
+    """
     if not hits:
         return None
     keys = list(hits)
@@ -331,8 +335,8 @@ def _numbers(names: Sequence[tuple[int, ...]]) -> list[int]:
 
 
 def example_keys(cell: AttackCell) -> Iterator[ExampleKey]:
-    """Yield the keys (weight seed, noise draw, reading, example) of all examples in an attack cell (a configured run),
-    derived from its configuration. They also exist for a cell without result, such as a crashed cell."""
+    """Yield the keys (weight seed, noise draw, reading, example) of all examples in `cell`, derived from this attack's
+    configuration. They also exist for a cell without result, such as a crashed cell."""
     setting = cell.federated
     count = POINTS[cell.point].examples(batch=setting.batch, steps=setting.steps, senders=setting.per_round)
     for reading, example in product(range(cell.readings), range(count)):

@@ -25,8 +25,8 @@ LEGEND = (
 
 
 def labels(contests: Sequence[Contest], *, full: bool = False) -> list[str]:
-    """Return a short name for each condition in `contests`: its number, the parts (such as `B = 1`) that most
-    conditions do not share, and its defense. `full` True keeps the defense's parameters."""
+    """Return a short name for each condition in `contests`, in the same order: its number, the parts (such as `B = 1`)
+    that most conditions do not share, and its defense. `full` True keeps the defense's parameters."""
     shared, short = common(contests), distinct(contest.defense for contest in contests)
     texts = []
     for number, contest in enumerate(contests, 1):
@@ -37,7 +37,8 @@ def labels(contests: Sequence[Contest], *, full: bool = False) -> list[str]:
 
 
 def names(cross: Cross) -> dict[str, str]:
-    """Map each attack's full name in the table `cross` to a short distinct name, with a mark for the user's attacks."""
+    """Map each attack's full name (with parameters and knowledge) in the table `cross` to a short distinct name, with a
+    mark for the user's attacks."""
     full, short = distinct(each.attack for each in cross.attackers), {}
     for each in cross.attackers:
         brief = short_attack(each.attack)
@@ -104,7 +105,7 @@ class PageRow:
     """An attack's figures as text for a page."""
 
     rank: str
-    """Rank."""
+    """Rank as text, from 1."""
     name: str
     """The attack's short name."""
     title: str
@@ -114,7 +115,7 @@ class PageRow:
     mean: str
     """Mean success rate over conditions."""
     interval: str
-    """95 % interval for the mean."""
+    """95 % confidence interval for the mean, as text."""
     rates: tuple[tuple[str, float | None], ...]
     """For each condition, the pair (success rate as text, success rate); None for no rate."""
     only: str
@@ -132,9 +133,9 @@ class PageTable:
     heading: str
     """Heading of the table."""
     conditions: tuple[str, ...]
-    """Full title for each condition."""
+    """Full title for each condition (column)."""
     labels: tuple[str, ...]
-    """Short name for each condition."""
+    """Short name for each condition (column)."""
     rows: tuple[PageRow, ...]
     """A row per attack."""
     together: str

@@ -30,7 +30,7 @@ class Chart:
     id: str
     """Identifier of the HTML element."""
     heading: str
-    """Heading."""
+    """Heading above the chart."""
     caption: str
     """Text below the chart."""
     needs: tuple[str, ...]
@@ -115,8 +115,8 @@ def charts() -> list[Chart]:
 
 
 def conditions(lines: Iterable[Line]) -> list[dict[str, Any]]:
-    """Return the data of the charts as JSON types: an item for each condition of the board rows in `lines`. An attack
-    is given by its index in the page's list of attacks."""
+    """Return the data of the charts as JSON types, from the board rows in `lines`: an item for each condition (data,
+    model, setting), with its rows. An attack is given by its index in the page's list of attacks."""
     return [
         {
             "title": group[0].row.title,

@@ -39,7 +39,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A column of the board: how to compute, format and place its values."""
+    """A column of the board: it computes, formats and places a value for each board row."""
 
     name: str
     """The column's name in CSV."""
@@ -75,12 +75,12 @@ class Column:
         return {"#": "Rank"}.get(self.heading, f"ASR at {self.point}" if self.cell == "rate" else self.heading)
 
     def known(self, row: Row) -> Any:
-        """Return this column's value in the board row; None if the value is unknown or not finite."""
+        """Return this column's value for the board row `row`; None if the value is unknown or not finite."""
         value = self.value(row)
         return None if isinstance(value, float) and not isfinite(value) else value
 
     def text(self, line: Line) -> str:
-        """Return this column's value in `line` as text for readers."""
+        """Return this column's value for the board row in `line` as text for readers."""
         if self.words is not None:
             return self.words(line)
         value = self.known(line.row)
@@ -88,7 +88,8 @@ class Column:
 
 
 def lines(rows: Sequence[Row]) -> list[Line]:
-    """Give each board row in `rows` short names for its defense and attacks, distinct within the board."""
+    """Give each board row in `rows` short names for its defense and attacks, distinct within the board. Return a `Line`
+    (row with names) per row."""
     by_key = grouped(rows, lambda row: row.key)
     names = {key: distinct(row.defense for row in group) for key, group in by_key.items()}
     points = [at for row in rows for at in row.points.values()]
@@ -98,7 +99,7 @@ def lines(rows: Sequence[Row]) -> list[Line]:
 
 
 def columns(rows: Iterable[Row]) -> list[Column]:
-    """Return the columns of a board with these rows. Each interception point in `rows` adds columns."""
+    """Return the columns of a board with the board rows `rows`. Each interception point in `rows` adds columns."""
     points = ordered(point for row in rows for point in row.points)
     return [
         *_IDENTITY,
@@ -111,19 +112,19 @@ def columns(rows: Iterable[Row]) -> list[Column]:
 
 
 def codes(row: Row) -> list[str]:
-    """Return the codes of a row's flags (warnings), such as `no-evidence`, without repeats; codes that make the row
-    incomplete come first."""
+    """Return the codes of the flags (warnings) of a board row, such as `no-evidence`, without repeats; codes that make
+    the row incomplete come first."""
     return list(dict.fromkeys(flag.code for flag in row.flags))
 
 
 def unscored(at: AtPoint | None) -> str:
-    """Return the text in place of a missing success rate at a point: the reason (crashed or n/a), or a dash if `at` is
-    None or the reason is unknown."""
+    """Return the text in place of a missing success rate at an interception point: the reason (crashed or n/a), or a
+    dash. `at` are the defense's figures at the point, or None without figures."""
     return "crashed" if at and at.crashed else "n/a" if at and at.absent else NONE
 
 
 def short_attack(attack: str) -> str:
-    """Shorten an attack's full name to its name and knowledge, such as `cpl adaptive`."""
+    """Shorten an attack's full name `attack` to name and knowledge of the defense, such as `cpl adaptive`."""
     name, knowledge = attack.partition("(")[0].partition(" ·")[0], attack.rpartition(" · ")
     return f"{name} {knowledge[2]}" if knowledge[1] else name
 

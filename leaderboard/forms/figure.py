@@ -29,19 +29,20 @@ class Strip:
     name: str
     """Name of the defense, or of the true examples."""
     words: str
-    """Caption."""
+    """Caption below the name."""
     examples: Floats
     """Array (example, *shape) with values in [0, 1]."""
     kind: Kind
-    """Kind of data."""
+    """Kind of data, such as image or table: it decides how an example is drawn."""
 
 
 def strips(rows: Sequence[Row], runs: Runs, *, point: str, private: bool = False) -> list[Strip]:
     """Return the lines of the figure: the true examples, then for each defense the reconstructions of its most
-    successful attack at the interception point `point`.
+    successful attack at an interception point.
 
     - `rows`: board rows; only rows with the condition and the victims of the first row appear.
     - `runs`: map from the id of a cell (a configured run) to its run folder, which holds the arrays.
+    - `point`: name of the interception point.
     - `private`: True also shows rows with private data.
 
     At most eight victims are shown, in the order of the readings (observed updates), never selected by success. Empty
@@ -80,6 +81,7 @@ def _size(lines: Sequence[Strip]) -> tuple[int, int]:
 
 
 def png(lines: Sequence[Strip]) -> bytes:
+    """Draw the figure `lines` as PNG."""
     image = Image.new("RGB", _size(lines), _PAPER)
     ink = ImageDraw.Draw(image)
     large, small = ImageFont.load_default(17), ImageFont.load_default(14)
@@ -115,6 +117,7 @@ def svg(lines: Sequence[Strip]) -> bytes:
 
 
 def pdf(lines: Sequence[Strip]) -> bytes:
+    """Draw the figure `lines` as PDF, with texts as text."""
     return svg_to_pdf(svg(lines).decode())
 
 

@@ -40,9 +40,11 @@ _LOG = alt.Scale(type="log", domain=[1.0, _LEAST], nice=False)
 
 
 def save(tradeoff: Tradeoff, point: str, path: Path) -> None:
-    """Draw the trade-off between accuracy and leakage into the file `path`, for the listener (the attacker) at the
-    interception point `point`. Raises `BenchError` for a suffix other than .svg and .png, and if there is nothing to
-    draw."""
+    """Draw the trade-off between accuracy and leakage into the file `path`, for the listener (the attacker) at an
+    interception point. Raises `BenchError` for a suffix other than .svg and .png, and if there is nothing to draw.
+
+    - `tradeoff`: accuracy and leakage of each defense at several strengths.
+    - `point`: name of the interception point."""
     if path.suffix not in (".svg", ".png"):
         raise BenchError(f"--picture {path}: it ends in .svg or .png; rename it")
     text = svg(tradeoff, point)
@@ -50,9 +52,12 @@ def save(tradeoff: Tradeoff, point: str, path: Path) -> None:
 
 
 def svg(tradeoff: Tradeoff, point: str, where: Federation | None = None) -> str:
-    """Return the picture of the trade-off between accuracy and leakage as SVG, for the listener (the attacker) at the
-    interception point `point`. `where` is a federation, given as (data set, model); None draws all federations, one
-    below the other. Raises `BenchError` if there is nothing to draw."""
+    """Return a picture of the trade-off between accuracy and leakage as SVG, for the listener (the attacker) at an
+    interception point. Raises `BenchError` if there is nothing to draw.
+
+    - `tradeoff`: accuracy and leakage of each defense at several strengths.
+    - `point`: name of the interception point.
+    - `where`: the federation, given as (data set, model); None draws all federations, one below the other."""
     drawn = [specification(tradeoff, point, each) for each in standings(tradeoff, point) if where in (None, each)]
     specs = [each for each in drawn if each is not None]
     if not specs:
@@ -61,9 +66,12 @@ def svg(tradeoff: Tradeoff, point: str, where: Federation | None = None) -> str:
 
 
 def specification(tradeoff: Tradeoff, point: str, where: Federation) -> dict[str, Any] | None:
-    """Return the picture of the trade-off in the federation `where`, given as (data set, model), as a Vega-Lite
-    specification with data. `point` is the interception point of the listener (the attacker). None if no defense family
-    (a defense at all its strengths) has a training."""
+    """Return a picture of the trade-off between accuracy and leakage as a Vega-Lite specification with data. None if no
+    defense family (a defense at all its strengths) has a training.
+
+    - `tradeoff`: accuracy and leakage of each family.
+    - `point`: interception point of the listener (the attacker).
+    - `where`: the federation, given as (data set, model)."""
     ranked = standings(tradeoff, point)[where]
     points = _points(tradeoff, ranked)
     if not points:

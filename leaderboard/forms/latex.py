@@ -45,8 +45,8 @@ _SPECIAL = str.maketrans(
 
 
 def board(rows: Sequence[Row], standings: Sequence[Standing] = ()) -> str:
-    """Return LaTeX code: a `table` with the `standings` (means over a suite), then a `table` for each condition in
-    `rows`. Figures have 95 % intervals; ≥ marks lower bounds."""
+    """Return LaTeX code: a `table` with the `standings` (each defense's means over a suite of conditions) if given,
+    then a `table` for each condition of the board `rows`. Figures have 95 % intervals; ≥ marks lower bounds."""
     parts = [_standings(standings)] if standings else []
     for title, group in grouped(lines(rows), lambda line: line.row.title).items():
         shown = [

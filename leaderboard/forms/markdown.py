@@ -10,7 +10,7 @@ from bench.record.groups import grouped
 
 
 def board(rows: Sequence[Row]) -> str:
-    """Return a Markdown table for each condition in `rows`, followed by its flags."""
+    """Return a Markdown table for each condition of the board `rows`, followed by its flags (warnings)."""
     parts = []
     for title, group in grouped(lines(rows), lambda line: line.row.title).items():
         shown = [column for column in columns(line.row for line in group) if "markdown" in column.forms]

@@ -17,8 +17,8 @@ LEGEND = (
 
 
 def notes(lines: Sequence[Line]) -> list[str]:
-    """Return the lines of text below a board: each flag (warning) with the names of the flagged defenses, then the
-    federated settings of the board's trainings."""
+    """Return the lines of text below the board in `lines`: each flag (warning) with the names of the flagged defenses,
+    then the federated settings of the board's trainings."""
     names: dict[str, dict[str, None]] = {}
     for line in lines:
         for flag in line.row.flags:

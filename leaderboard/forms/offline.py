@@ -27,10 +27,12 @@ def environment() -> Environment:
 def render(
     templates: Environment, name: str, *, script: str | None = None, images: str = "data:", **values: Any
 ) -> str:
-    """Return an HTML page that opens offline, from the template `name` in `templates` with the variables `values` and
-    the shared style. `script` names the page's own script file, placed behind the shared script; None gives a page
-    without scripts. `images` are the permitted sources of pictures: `data:` for the page itself, `'self' file:` for
-    files next to the page."""
+    """Return an HTML page that opens offline, from a template with variables and the shared style.
+
+    - `templates`: the environment with the templates; `name`: file of the template.
+    - `script`: file with the page's own script, placed behind the shared script; None gives a page without scripts.
+    - `images`: permitted sources of pictures: `data:` for the page itself, `'self' file:` for files next to the page.
+    - `values`: the template's variables."""
     source = None if script is None else f"{_file('shared.js')}\n{_file(script)}"
     page = templates.get_template(name).render(
         policy=_policy([] if source is None else [source], images),

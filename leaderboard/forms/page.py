@@ -42,12 +42,13 @@ def render(
     standings: Sequence[Standing] = (),
     strips: Mapping[str, bytes] | None = None,
 ) -> str:
-    """Return the HTML page of a board with `rows` in the order given by `board`; readers of the page can sort them.
+    """Return the HTML page of a board; readers of the page can sort its rows.
 
+    - `rows`: board rows, in the order of `board`.
     - `thumbnails`: images by (condition key, defense), as from `reconstructions.thumbnails`.
     - `title`: heading of the page.
     - `context`: lines below the heading, such as runs, protocol and commit.
-    - `standings`: means over a suite, shown first; empty without a suite.
+    - `standings`: each defense's means over a suite of conditions, shown first; empty without a suite.
     - `strips`: map from defense to a WebP image next to its standing; None for no images."""
     shown = [column for column in columns(rows) if "page" in column.forms]
     named = lines(rows)

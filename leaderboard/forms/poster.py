@@ -28,9 +28,11 @@ _FOOT = (
 
 
 def svg(standings: Sequence[Standing], strips: Mapping[str, bytes], title: str) -> bytes:
-    """Draw the standings (the defenses ranked over a suite) as an SVG picture, below `title`. A line for each defense
-    shows leakage at each interception point, recognition, accuracy, ε, and an image. `strips` maps each defense to its
-    image as WebP."""
+    """Draw the ranking of the defenses over a suite of conditions as an SVG picture, below `title`. A line for each
+    defense shows leakage at each interception point, recognition, accuracy, ε, and an image.
+
+    - `standings`: the ranked defenses, with their means over the suite.
+    - `strips`: map from defense to its image as WebP."""
     points = columns(standings)
     heads = [(point, POINTS[point].heading if point in POINTS else "") for point in points]
     heads += [("recognised", "at the server"), ("accuracy", "change"), ("ε", "neighbours")]

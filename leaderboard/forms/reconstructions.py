@@ -18,10 +18,12 @@ Runs = Mapping[str, Path]  # cell id → the run folder of its record
 
 
 def of_best(row: Row, runs: Runs, point: str) -> tuple[Floats, Floats, Kind] | None:
-    """Load the reconstructions of a row's most successful attack at the interception point `point`, and the true
-    examples. Return (truth, reconstruction, kind of data), both arrays (reading, example, *shape). `runs` maps the id
-    of a cell (a configured run) to its run folder. Return None for missing or damaged records or arrays; the page then
-    omits the image."""
+    """Load the reconstructions of a defense's most successful attack at an interception point, and the true examples.
+    Return (truth, reconstruction, kind of data), both arrays (reading, example, *shape). Return None for missing or
+    damaged records or arrays; the page then omits the image.
+
+    - `row`: the defense's board row; `point`: name of the interception point.
+    - `runs`: map from the id of a cell (a configured run) to its run folder."""
     at = row.points.get(point)
     best = at.best.attack if at and at.best else None
     for cell_id in row.cells if best is not None else ():

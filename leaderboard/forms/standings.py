@@ -36,21 +36,21 @@ class Figures:
     """Figures of a standing (a defense's means over a suite of conditions) as text for a table."""
 
     rank: str
-    """Rank."""
+    """Rank as text, from 1."""
     name: str
     """The defense's short name."""
     points: tuple[str, ...]
     """Leakage (mean success rate of attackers) at each interception point, in the order of `columns`."""
     intervals: tuple[str, ...]
-    """95 % interval at each point."""
+    """95 % confidence interval for the leakage at each point."""
     recognised: str
     """Share of examples that attackers at the server recognise."""
     chance: str
-    """Recognition by blind guesses."""
+    """Share of examples that blind guesses recognise."""
     ceiling: str
-    """Upper bound on recognition, from ε."""
+    """Upper bound on the share of recognised examples, from ε."""
     accuracy: str
-    """Mean accuracy."""
+    """Mean test accuracy over the trained models."""
     change: str
     """Change of the accuracy in percentage points."""
     epsilon: str

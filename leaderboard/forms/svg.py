@@ -23,8 +23,11 @@ def svg_root(width: int, height: int) -> Element:
 
 
 def embed(root: Element, image: Image.Image, left: int, top: int, size: tuple[int, int], **style: str) -> None:
-    """Add an image to the picture `root` at `left`, `top`, drawn with a `size` (width, height) in pixels. The image is
-    stored as PNG, which every SVG reader can show. `style` are further attributes."""
+    """Add an image to an SVG picture. The image is stored as PNG, which every SVG reader can show.
+
+    - `root`: the picture; `image`: the image.
+    - `left`, `top`, `size` (width, height): place and size in pixels.
+    - `style`: further attributes of the SVG element."""
     place = {"x": str(left), "y": str(top), "width": str(size[0]), "height": str(size[1])}
     data = b64encode(encoded(image)).decode()
     SubElement(root, "image", {**place, **style, "href": f"data:image/png;base64,{data}"})

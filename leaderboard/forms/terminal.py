@@ -28,8 +28,8 @@ UNDESCRIBED = "plain: the defense describes nothing"
 
 
 def board(rows: Sequence[Row]) -> RenderableType:
-    """Return a terminal table for each condition (data set, model, federated setting) of the board, followed by the
-    warnings (flags) on the defenses in the table."""
+    """Return a terminal table for each condition (data set, model, federated setting) of the board `rows`, followed by
+    the warnings (flags) on the defenses in the table."""
     parts: list[RenderableType] = []
     for title, group in grouped(lines(rows), lambda line: line.row.title).items():
         parts += [_board_table(title, group), *(Text(note, style="dim") for note in notes(group)), Text("")]
@@ -37,8 +37,8 @@ def board(rows: Sequence[Row]) -> RenderableType:
 
 
 def conditions(every: Iterable[Condition], *, detail: bool = True) -> RenderableType:
-    """Return a terminal table for each condition in `every`: the success rate against each defense at each interception
-    point, over all attacks.
+    """Return a terminal table for each condition in `every`: the share of reconstructed examples against each defense
+    at each interception point, over all attacks.
 
     `detail` True adds the interval, the most successful attack with its median PSNR, and the best prior-only baseline
     (a guess without the gradient)."""
@@ -46,14 +46,15 @@ def conditions(every: Iterable[Condition], *, detail: bool = True) -> Renderable
 
 
 def attacks(rows: Iterable[AttackRow]) -> RenderableType:
-    """Return the attack table for a terminal: a table for each shared configuration. Published figures stand below
-    measured figures, in dim type."""
+    """Return the attack table for a terminal: a table for each configuration that `rows` share. Published figures stand
+    below measured figures, in dim type."""
     groups = grouped(rows, lambda row: row.title)
     return Group(*(_attack_table(title, group) for title, group in groups.items()), *_sources(groups))
 
 
 def knowledge(rows: Iterable[KnowledgeRow]) -> RenderableType:
-    """Return a terminal table for each condition: success of attackers with and without knowledge of the defense."""
+    """Return a terminal table for each condition: success of attackers with and without knowledge of the defense.
+    `rows` are from `leaderboard.knowledge`."""
     groups = grouped(rows, lambda row: row.condition)
     return Group(*(_knowledge_table(title, group) for title, group in groups.items()))
 
@@ -76,8 +77,8 @@ def trainings(
 
 
 def bayesian(result: BayesianResult | None) -> list[str]:
-    """Format the Bayesian ε of a training as lines of text, one for each protected unit (example or client), next to
-    the moments accountant's ε; [] for None."""
+    """Format the Bayesian ε of a training, `result`, as lines of text, one for each protected unit (example or client),
+    next to the moments accountant's ε; [] for None."""
     if result is None:
         return []
     words = []

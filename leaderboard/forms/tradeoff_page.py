@@ -23,9 +23,9 @@ _HEADS = ("#", "defense", "accuracy kept", "named", "later", "any attacker", "L1
 
 
 def render(tradeoff: Tradeoff) -> str:
-    """Return the HTML page of the trade-off between accuracy and leakage, with a section for each listener (the
-    attacker at an interception point) and a switch between listeners. In a browser without scripts, the page shows all
-    sections, without pictures."""
+    """Return the HTML page of a trade-off between accuracy and leakage, with a section for each listener (the attacker
+    at an interception point) and a switch between listeners. In a browser without scripts, the page shows all sections,
+    without pictures. `tradeoff`: accuracy and leakage of each defense at several strengths."""
     sections = [_section(tradeoff, name) for name in LISTENERS if standings(tradeoff, LISTENERS[name][0])]
     data = {table["id"]: table.pop("spec") for each in sections for table in each["tables"]}
     return offline.render(
