@@ -11,8 +11,10 @@ from bench.record.npz import Arrays
 
 
 def required(arrays: Arrays, path: Path, *names: str) -> list[NDArray[Any]]:
-    """Return the arrays with these `names` from the content `arrays` of the file `path`. Raises `DataError` with the
-    missing names."""
+    """Return the arrays with these `names`, in this order, from the content of a data file. Raises `DataError` with the
+    missing names.
+
+    - `arrays`: content of the file, name → array; `path`: the file, for the message."""
     missing = [name for name in names if name not in arrays]
     if missing:
         raise DataError(f"{path}: lacks {', '.join(missing)}; it holds {', '.join(sorted(arrays)) or 'nothing'}")

@@ -32,7 +32,7 @@ class Split:
     labels: NDArray[np.int64]
     """Labels (example,)."""
     kind: Kind
-    """Kind of data."""
+    """Kind of data: image, table or text, with its value range."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -86,7 +86,7 @@ class Raw:
     together: int = 1
     """Number of consecutive training examples made from the same original, which always share a split."""
     kind: str | None = None
-    """Kind of data, if parameters or files decide it; None for the loader's `kind`."""
+    """Kind of data ("image", "table" or "text"), if parameters or files decide it; None for the loader's `kind`."""
     source_sha256: str | None = None
     """Hash of the source files' content, for inputs computed from them, whose last digits differ between machines;
     None: the hash over the arrays identifies the data."""
@@ -97,9 +97,9 @@ class Data:
     """A loaded data set: five splits in a random order that its content determines, and public facts."""
 
     name: str
-    """Name in the registry."""
+    """Name of the data set in the registry."""
     kind: Kind
-    """Kind of data."""
+    """Kind of data: image, table or text, with its value range."""
     shape: tuple[int, ...]
     """Shape of an example."""
     classes: int
@@ -123,9 +123,9 @@ class Data:
     public: Split
     """Public examples, for priors and attack starts."""
     tuning: Split
-    """Examples for the choice of budgets."""
+    """Examples on which the budgets of attacks are chosen; no victim is among them."""
     gallery: Split
-    """Strangers for identification."""
+    """Strangers, compared with a reconstruction to decide whether an attack identifies the true example."""
 
     @property
     def nbytes(self) -> int:
@@ -141,9 +141,10 @@ class Dataset(ABC):
     reference: ClassVar[str]
     """Paper or page that describes the data set."""
     kind: ClassVar[str]
-    """Default kind of data (`Raw.kind` may differ); `bench run` picks a default model by it."""
+    """Default kind of data, "image", "table" or "text" (`Raw.kind` may differ); `bench run` picks a default model by
+    it."""
     private: ClassVar[bool] = True
-    """False for public data only."""
+    """True if examples must not leave this machine; False for public data only."""
     remotes: ClassVar[tuple[Remote, ...]] = ()
     """Files that `bench data fetch` downloads."""
 
@@ -165,9 +166,11 @@ def hold_out(count: int, name: str) -> tuple[NDArray[np.int64], NDArray[np.int64
 def held_out(
     name: str, inputs: Pixels | Rows | Ids, labels: NDArray[np.int64], class_names: Sequence[str], **rest: Any
 ) -> Raw:
-    """Make a data set from a source without a test part; a quarter becomes the test part (`hold_out`). `name`
-    determines the random order. `inputs` (example, *shape), `labels` (example,), `class_names` and `rest` become fields
-    of `Raw`."""
+    """Make a data set from a source without a test part; a quarter becomes the test part (`hold_out`).
+
+    - `name`: determines the random order.
+    - `inputs` (example, *shape), `labels` (example,): all examples.
+    - `class_names`, `rest`: further fields of `Raw`."""
     train, test = hold_out(len(labels), name)
     return Raw(
         train_inputs=inputs[train],
@@ -180,8 +183,8 @@ def held_out(
 
 
 def content_hash(raw: Raw) -> str:
-    """Return the SHA-256 over arrays, shapes, dtypes and class names of `raw`; equal data have equal hashes in any file
-    format."""
+    """Return the SHA-256 of the data set `raw`, over arrays, shapes, dtypes and class names; equal data have equal
+    hashes in any file format."""
     digest = hashlib.sha256()
     for array in (raw.train_inputs, raw.train_labels, raw.test_inputs, raw.test_labels):
         digest.update(f"{array.dtype.str}{array.shape}".encode())
@@ -191,9 +194,13 @@ def content_hash(raw: Raw) -> str:
 
 
 def split(raw: Raw, *, name: str, private: bool) -> Data:
-    """Check the values of a data set, and divide it into splits with the content hash as key: the same data always have
-    the same splits. `name` and `private` are fields of `Data`. Raises `DataError` for values, labels or axes that are
-    not of the declared kind."""
+    """Check the values of a data set, and divide it into training, test, public, tuning and gallery parts. The content
+    hash is the key of the division: the same data always have the same splits.
+
+    - `raw`: the data set as a loader read it.
+    - `name`, `private`: fields of `Data`.
+
+    Raises `DataError` for values, labels or axes that are not of the declared kind."""
     if raw.kind is None:
         raise DataError(f"{name}: no kind of data is declared")
     kind = named(raw.kind)

@@ -28,8 +28,11 @@ _ALLOWED = {
 
 
 def read_batch(path: Path, *, known_md5: str, label: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Read a batch file of CIFAR: images (example, 3, 32, 32), and the labels (example,) stored under the key `label`.
-    Raises `DataError` for a file whose checksum is not `known_md5`, before unpickling."""
+    """Read a batch file of CIFAR, a pickle: images (example, 3, 32, 32), and the labels (example,).
+
+    - `known_md5`: the file's published checksum. Raises `DataError` for a file with another checksum, before
+      unpickling.
+    - `label`: key of the labels in the pickle, such as "labels" or "fine_labels"."""
     content = read(path, limit=_LIMIT)
     check_md5(path, content, known_md5)
     try:

@@ -46,8 +46,9 @@ def fetch(remote: Remote, root: Path, *, mirror: str | None, progress: Progress,
     """Download the file `remote` below the folder `root`, unless an intact copy exists. Return its path, or the folder
     of the unpacked archive.
 
-    - `mirror`: address in place of the published addresses (the file name is appended); None keeps them.
-    - `progress`: receives the bytes so far and the total.
+    - `mirror`: address in place of the published addresses (the file name is appended); None keeps the published
+      addresses.
+    - `progress`: function called with the bytes so far and the total.
     - `timeout`: limit for an answer, in seconds.
 
     A download has a temporary name until its checksum agrees. Raises `DataError` with each mirror's failure and manual

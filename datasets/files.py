@@ -46,9 +46,10 @@ class Layout:
 
 
 def locate(folders: Sequence[Path], layouts: Sequence[Layout]) -> tuple[Layout, tuple[Path, ...]]:
-    """Search for a data set's files; return a layout and the paths of its files. The result is the first layout of
-    `layouts` that is complete, in the first of `folders` with a complete layout. Raises `MissingDataError` with the
-    missing files of an incomplete layout, or with all searched places."""
+    """Search for a data set's files; return a layout and the paths of its files, in the layout's order. The result is
+    the first layout of `layouts` (possible arrangements of the files) that is complete, in the first of `folders` with
+    a complete layout. Raises `MissingDataError` with the missing files of an incomplete layout, or with all searched
+    places."""
     incomplete: list[str] = []
     for folder in folders:
         for layout in layouts:
@@ -108,9 +109,11 @@ def check_balance(path: Path, labels: NDArray[np.int64], classes: int) -> None:
 
 
 def subset(there: tuple[int, int], whole: tuple[int, int], unit: str = "pictures") -> str | None:
-    """Describe an incomplete data set in words; None if complete. `there` and `whole` are the present and the complete
-    counts, each (training, test); `unit` names the counted items. Raises `DataError` for counts larger than the
-    complete data set's."""
+    """Describe an incomplete data set in words; None if complete. Raises `DataError` for counts larger than the
+    complete data set's.
+
+    - `there`, `whole`: numbers of present and of all items, each (training, test).
+    - `unit`: name of the items in the text."""
     if any(a > b for a, b in zip(there, whole, strict=True)):
         raise DataError(f"altered: {there[0]} training and {there[1]} test {unit}, the whole has {whole}")
     if there == whole:

@@ -18,12 +18,12 @@ Images = NDArray[np.uint8]
 def features(
     network: Network, weights: Path, parts: Iterable[Iterable[Images]], *, side: int | None = None
 ) -> list[NDArray[np.float32]]:
-    """Return the inputs of the network's head for each of `parts`: (image, feature), at least 0. A single thread is
-    used, because the number of threads changes the last bits.
+    """Compute features of images by a network: the inputs of its head (last layer). Return an array (image, feature),
+    at least 0, for each of `parts`. A single thread is used, because the number of threads changes the last bits.
 
     - `network`: torchvision's name of the network.
     - `weights`: file of the network's weights.
-    - `parts`: each part is an iterator of chunks of images (image, 3, height, width).
+    - `parts`: data set parts; each part is an iterator of chunks of images (image, 3, height, width).
     - `side`: height and width in pixels to which images are resized; None: no change.
 
     Raises `DataError` if the file does not hold the network's weights."""

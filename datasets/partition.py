@@ -12,9 +12,10 @@ Indices = NDArray[np.int64]
 
 
 def client_size(kind: str, examples: int, *, clients: int, client_examples: int | None) -> int:
-    """Return the number of examples per client: `client_examples`, or if None an equal share of `examples`, the size of
-    the training split. An equal share is rounded down, for the partitions "two-shard" and "two-class" to an even
-    number. `kind` names the partition, and `clients` is the number of clients."""
+    """Return the number of examples per client: `client_examples`, or if None an equal share of the training split.
+
+    - `kind`: name of the partition. An equal share is rounded down, for "two-shard" and "two-class" to an even number.
+    - `examples`: size of the training split; `clients`: number of clients."""
     if client_examples is not None:
         return client_examples
     size = examples // clients
@@ -22,10 +23,10 @@ def client_size(kind: str, examples: int, *, clients: int, client_examples: int 
 
 
 def refusal(kind: str, examples: int, classes: int, *, clients: int, client_examples: int | None) -> str | None:
-    """Return the reason why a partition of the data among clients is impossible, or None if it is possible.
-    `client_indices` also checks the size of the smallest class, which needs the labels.
+    """Return the reason why a partition of the data among clients is impossible, or None if it is possible. The
+    function `client_indices` also checks the size of the smallest class, which needs the labels.
 
-    - `kind`: name of the partition.
+    - `kind`: name of the partition: "iid", "two-shard" or "two-class".
     - `examples`, `classes`: numbers of examples and of classes.
     - `clients`, `client_examples`: number of clients, and of examples per client (None: an equal share)."""
     if kind not in _KINDS:
