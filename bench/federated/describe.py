@@ -178,8 +178,8 @@ class Composition:
 
     def with_clients(self, others: Tensors, observed: Tensors) -> Callable[[Tensors], dict[str, Tensor]]:
         """Return a function that simulates readings (observed updates) for candidate updates of the first client, while
-        the other clients' updates are known. The function maps candidate updates, name → (row, *shape), to readings,
-        name → (row, *shape), all in gradient units.
+        the other clients' updates are known. The function maps candidate updates to readings, both name → (candidate,
+        *shape), in gradient units.
 
         - `others`: the other clients' updates, name → (1, client - 1, *shape).
         - `observed`: the attacked reading, name → (1, *shape)."""

@@ -16,7 +16,7 @@ Added = tuple[Stage, AddedNoise]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeanOver:
-    """Numbers of examples, local steps and clientsover which a reading (an observed update) is a mean. Averaging
+    """Numbers of examples, local steps and clients over which a reading (an observed update) is a mean. Averaging
     divides the noise variance by these numbers."""
 
     batch: int

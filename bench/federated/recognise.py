@@ -40,7 +40,7 @@ def recognised(transform: Transform, probe: Tensors, state: State, context: Cont
     """Return the rule by which a reading (an observed update) shows the random draws of a transform, such as zeros that
     show a mask; None without such a rule. Attackers use the rule for transforms without a description.
 
-    - `transform`: the transform; None is returned if its class defines `expected`, `simulate`, `noise`,
+    - `transform`: the transform; None is returned if its class describes itself by `expected`, `simulate`, `noise`,
       `log_likelihood` or `log_density`.
     - `probe`: any gradient, which gives each tensor's size, name → (*lead, *shape).
     - `state`: the transform's memory between rounds; `context`: its stage, round and setting.

@@ -44,7 +44,7 @@ def save(path: Path, now: Progress, source: Any) -> None:
 
 
 def load(path: Path, before: Progress, source: Any, checkpoints: tuple[int, ...] = ()) -> Progress:
-    """Return the training's progress saved at `path`, or `before`(the progress before round 0) if no usable file
+    """Return the training's progress saved at `path`, or `before` (the progress before round 0) if no usable file
     exists. A file is unusable if the code version `source` has changed, or if the weights of a past round in
     `checkpoints` are missing."""
     about = read_about(path) if path.exists() else {}

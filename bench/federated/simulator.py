@@ -35,7 +35,7 @@ def simulator_seed(seed: int) -> int:
 
 @dataclass(slots=True, kw_only=True)
 class RoundSimulator:
-    """Black-box access of an attacker to a defense : a call runs the federated round on examples that the attacker
+    """Black-box access of an attacker to a defense: a call runs the federated round on examples that the attacker
     chooses, and returns the reading at the interception point `point`. Clients start with initial states (no memory of
     earlier rounds)."""
 

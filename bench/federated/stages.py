@@ -21,9 +21,9 @@ class DrawKey:
     """Key that determines the random draws of a defense in a round."""
 
     seed: int
-    """Seed of the cell."""
+    """Seed of the cell (experiment)."""
     draw: int
-    """Number of the draw: a repetition of the random numbers with the same victims."""
+    """Number of the draw; other draws have other random numbers for the same victims."""
     round: int
     """t, the round number."""
     step: int = 0
