@@ -32,7 +32,7 @@ def attack(
     device: Literal["auto", "cpu", "cuda"] = "cpu",
     params: Mapping[str, Any] | None = None,
 ) -> Claim:
-    """Attack a user's gradients or updates by a registered attack; return the reconstructions, (guessed examples) in
+    """Attack a user's gradients or updates by a registered attack; return the reconstructions (guessed examples), in
     the order of the readings, with the reading itself. `reading` holds the observed updates on the first axis of its
     tensors.
 

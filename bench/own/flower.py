@@ -18,7 +18,6 @@ def from_flower(before: Any, after: Any, model: nn.Module) -> dict[str, Any]:
 
     - `before`, `after`: Flower's `ArrayRecord` or `Parameters`, or lists of arrays in the order of `model.state_dict()`
       or `model.parameters()`.
-
     - `model`: the client's model, which gives names and shapes.
 
     Raises `BenchError` for values that do not fit the model."""

@@ -15,7 +15,7 @@ _SAME = 0.02  # relative differences below which class weights count as equal
 
 def options(reading: Reading, observed: dict[str, Tensor], inputs: Tensor, labels: Tensor) -> str | None:
     """Return undeclared options of the client's training (label smoothing, weight decay or class weights) that explain
-    its gradient, with the remedy, as text; None if no option explains it.
+    its gradient, with the remedy, as text; None if no option explains the gradient.
 
     - `reading`: the user's reading, which declares the training (model, weights, batch, loss).
     - `observed`: the gradient, name → (reading, *shape); all readings must have the same options.

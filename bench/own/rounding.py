@@ -16,8 +16,8 @@ _UNITS = 4.0  # allowed distance to the replay, in roundings of the weights befo
 def rounded(
     reading: Reading, observed: dict[str, Tensor], replay: dict[str, Tensor], inputs: Tensor, labels: Tensor
 ) -> str | None:
-    """Explain a small difference between an update and its replay by 16-bit numbers, in the forward pass or in
-    transport. Return the explanation as text; None if rounding does not explain the difference.
+    """Explain a small difference between an update and its replay (the update computed again) by 16-bit numbers, in the
+    forward pass or in transport. Return the explanation as text; None if rounding does not explain the difference.
 
     - `reading`: the user's reading, which declares the training (model, weights, batch, steps, rate).
     - `observed`, `replay`: the update, and the update computed again on the true examples, name → (reading, *shape).

@@ -38,7 +38,8 @@ def score(
     groups: Sequence[Group] = (),
     kind: str | None = None,
 ) -> Scores:
-    """Return PSNR, SSIM and other metrics for each example (`readings`), and their `summary`, as in a record.
+    """Compare a reconstruction with the true examples. Return PSNR, SSIM and other metrics for each example
+    (`readings`), and their `summary`.
 
     - `reconstruction`: the attack's guesses, from `attack` or another source.
     - `truth` (reading, example, *shape), `labels` (reading, example): the true examples; fewer axes are accepted.

@@ -118,9 +118,9 @@ def named_state(values: Mapping[str, Values] | Sequence[Values], model: nn.Modul
 def of_trained(
     gradients: Mapping[str, Values | None] | Sequence[Values | None], module: nn.Module
 ) -> Mapping[str, Values] | Sequence[Values]:
-    """Return the user's `gradients` for the trained parameters only, without a wrapper's prefix in the names. A
-    gradient of None is not sent: its parameter of `module` is then frozen. Gradients of frozen parameters are left out
-    if they are None, or if a list has an entry for each parameter. Raises `BenchError` if every gradient is None."""
+    """Return the user's `gradients` for the trained parameters only, without a wrapper's prefix in the names. None in
+    place of a gradient means that the client does not send this gradient; the parameter of `module` is then frozen.
+    Entries for frozen parameters are left out. Raises `BenchError` if every gradient is None."""
     parameters = dict(module.named_parameters())
     named: dict[str, Any]
     if isinstance(gradients, Mapping):
