@@ -154,8 +154,8 @@ def outside_precision(value: Tensor) -> Tensor:
 
 
 def refuse_diverged(tensors: Tensors, *, where: str) -> None:
-    """Raise `WeightsError` for weights of a diverged training (`outside_precision`); `tensors` are name → tensor. The
-    message begins with `where`."""
+    """Raise `WeightsError` for weights of a diverged training, with values that are not finite or beyond 1.8e19;
+    `tensors` are name → tensor. The message begins with `where`."""
     for name, value in tensors.items():
         wrong = outside_precision(value)
         if len(wrong):

@@ -56,8 +56,9 @@ def value_text(value: Any) -> str:
 
 
 def distinct(names: Iterable[str]) -> dict[str, str]:
-    """Shorten the names of attacks or defenses: return full name → short name. The short name has only the parameters
-    that distinguish `names` which are otherwise equal."""
+    """Shorten the names of attacks or defenses: return full name → short name. The short name has only those parameters
+    by which it differs from another name: `prune(share=0.7, at=client)` and `prune(share=0.9, at=client)` become
+    `prune(share=0.7)` and `prune(share=0.9)`."""
     parts = {full: _parts(full) for full in names}
     short = {}
     for full, (name, params, knowledge) in parts.items():
