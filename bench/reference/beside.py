@@ -35,7 +35,7 @@ class Joined:
 
 
 def joined(version: str, mine: Iterable[Record] = ()) -> Joined:
-    """Return the board (table of defenses) of a suite `version`, a frozen set of experiments, from the shipped
+    """Return the board (table of defenses) of the suite `version` (a fixed set of experiments), from the shipped
     reference results and a run's records. A record in `mine` counts if its defense is not in the reference, and the
     reference has the same cell (experiment) with another defense."""
     shipped = store.read(version)
@@ -54,8 +54,8 @@ def joined(version: str, mine: Iterable[Record] = ()) -> Joined:
 
 
 def suite_of(folders: Iterable[Path]) -> str | None:
-    """Return the version of the suite (a frozen set of experiments) in the first of the run `folders` with an
-    unmodified suite that has reference results; None without such a folder."""
+    """Return the version of the suite (a fixed set of experiments) in the first of the run `folders` that ran an
+    unmodified suite with reference results; None without such a folder."""
     for folder in folders:
         for path in sorted(folder.glob("suite-*.json")):
             try:
@@ -68,8 +68,8 @@ def suite_of(folders: Iterable[Path]) -> str | None:
 
 
 def version_of(about: Mapping[str, Any]) -> str | None:
-    """Return the suite version in the content `about` of a run's suite file (about a frozen set of experiments);
-    None if the run is modified, or if the suite has no reference results. For the suite `attacks`, which ranks attacks
-    and not defenses, the result is None."""
+    """Return the version of the suite (a fixed set of experiments) in a run; `about` is the content of the run's suite
+    file. None if the run is modified, if the suite has no reference results, or for the suite `attacks`, which ranks
+    attacks and not defenses."""
     there = about.get("ranked") is True and about.get("suite") in store.of_defenses(store.versions())
     return str(about["suite"]) if there else None

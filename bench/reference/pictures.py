@@ -10,9 +10,9 @@ from bench.reference import store
 
 
 def strips_of(records: Iterable[Record], folders: Mapping[str, Path], version: str | None) -> dict[str, bytes]:
-    """Return a strip of reconstructed images for each defense in `records`: defense → WebP, and `victims` → true
-    images. The strips come from the reference results `version` (None: no reference), and from `folders`, cell id → run
-    folder."""
+    """Return strips of images for a board (table of defenses), key → WebP: for each defense in `records` a strip of
+    reconstructed images, and with the key `victims` a strip of the true images. The strips come from the reference
+    results `version` (None: no reference), and from `folders`, cell id → run folder."""
     records = tuple(records)
     names = (VICTIMS_NAME, *dict.fromkeys(entry_text(record.cell.defense) for record in records))
     return {**(store.strips(version, names) if version else {}), **strips(records, folders)}
