@@ -28,7 +28,8 @@ def summarise(
       there are no candidates or strangers (no gallery).
     - `gallery`: number of strangers' examples for identification.
     - `priors`: scores of the prior-only baselines by name.
-    - `over`: metric for the margin over the best prior-only guess; only metrics of the same kinds of data get a median.
+    - `over`: metric for the margin over the best prior-only guess. It tells the kind of data: only metrics of this kind
+      get a median.
     - `independent`: True treats a reading's examples as independent, as records before protocol 3 did.
 
     The summary's `lower_bound` is True if the attack diverged or gave NaN on some examples: a better attack might
