@@ -13,10 +13,11 @@ class Observer:
     """Receiver of a run's events, called in the run's thread; this base class ignores all events."""
 
     def on_start(self, cell: AnyCell, worker: str) -> None:
-        """Called when a worker has begun to run the cell (experiment)."""
+        """Called when the worker with the name `worker` has begun to run the `cell` (experiment)."""
 
     def on_progress(self, cell: AnyCell, progress: "TrainingProgress") -> None:
-        """Called when the training `cell` has finished a round."""
+        """Called when the training `cell` has finished a round; `progress` has the number of rounds, the latest
+        accuracy and the remaining time."""
 
     def on_record(self, record: Record) -> None:
-        """Called when the record (result) of a cell is on disk."""
+        """Called when the `record` (result) of a cell (experiment) is on disk."""
