@@ -14,8 +14,8 @@ def seconds_of(listener: Listener, listeners: Iterable[Listener], records: Itera
     this point, and an equal share of the family's trainings.
 
     - `listener`: measurements of the family at the point.
-    - `listeners`: measurements of all families and points; a family's points share its trainings equally.
-    - `records`: records (results of cells) of the calibration."""
+    - `listeners`: measurements of all families at all points; a family's points share its trainings equally.
+    - `records`: records (results of cells) of the whole calibration, with the time of each cell."""
     family = listener.defense.name
     sharing = len({each.point for each in listeners if each.defense.name == family and each.absent is None})
     own = [record for record in records if record.cell.defense.name == family]
@@ -29,11 +29,12 @@ def expected(
     points: Sequence[str], rows: Iterable[Row], federation: Federation, workers: int, *, has_strength: bool
 ) -> str:
     """Return the time to expect for the calibration of a defense family at the interception points `points`, as text:
-    the range over measured families of its kind. A family that leaks at every strength has no trainings, and is quick.
+    the range over comparable families in earlier calibrations. A family that leaks at every strength has no trainings,
+    and is quick.
 
-    - `rows`: measured families; rows of another federation, without a time, or with other measured quantities are left
-      out.
-    - `federation`: data set, model and attacks of the calibration.
+    - `rows`: rows of the shipped trade-off, each a family at a point with its time; rows of another federation, without
+      a time, or with other measured quantities are left out.
+    - `federation`: data set, model and attacks of the planned calibration.
     - `workers`: number of processes.
     - `has_strength`: True if the family declares a strength parameter."""
     reconstructs = any(question == "reconstructed" for question, _ in federation.attacks)

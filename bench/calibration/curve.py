@@ -38,9 +38,9 @@ class Counts:
     position: float
     """Position of the strength, 0 (weak) to 1 (strong)."""
     hits: tuple[int, ...]
-    """Number of named examples per weight seed."""
+    """Number of named examples for each weight seed."""
     readings: tuple[int, ...]
-    """Number of attacked examples per weight seed."""
+    """Number of attacked examples for each weight seed, in the same order."""
 
     @property
     def share(self) -> float:
@@ -55,15 +55,15 @@ class Curve:
     among candidates."""
 
     middle: float
-    """Position t at which the exponential is 1."""
+    """Position t of the curve's middle, at which exp(-slope · (t - middle)) is 1."""
     slope: float
-    """Steepness, above 0."""
+    """Steepness of the curve, above 0."""
     chance: float
     """κ, the share of examples that a blind guess names, in (0, 1)."""
 
     def share(self, position: float | Array) -> Array:
-        """Return the share of named examples at the strength's `position` (0 weak, 1 strong), in the shape of
-        `position`."""
+        """Return the curve's share of named examples at the strength's `position` (0 weak, 1 strong), as an array in
+        the shape of `position`."""
         return np.asarray(ndtr(ndtri(self.chance) + _shift(np.asarray(position), self.middle, self.slope)))
 
     def position(self, share: float) -> float:
@@ -76,30 +76,34 @@ class Curve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LevelStrength:
-    """The weakest strength of a defense that meets a level, an upper bound on the share of named examples."""
+    """The weakest strength of a defense that meets a level: an upper bound on the share of named examples, which the
+    attacker picks among candidates."""
 
     level: float
-    """Largest permitted share of named examples."""
+    """The level: largest permitted share of named examples, in (0, 1)."""
     position: float | None
     """Position of the strength (0 weak, 1 strong) at which the curve's one-sided 95 % upper band meets the level. None
     if no position up to 1 meets the level, or if the measured share is above the level at all measured strengths."""
     fitted: float
     """Position where the fitted curve meets the level, possibly outside [0, 1]."""
     interval: tuple[float, float]
-    """5 % and 95 % quantile of `fitted` over resampled weight seeds."""
+    """5 % and 95 % quantile of the position `fitted`, over resampled weight seeds."""
 
 
 def usual_slope(strength: Strength) -> float:
-    """Return the slope that the curve of named examples usually has for additive noise, over the range of a defense's
-    `strength`. The slope is the centre of the prior in a fit. A strength may be the noise's deviation, or its variance
-    with half the slope; the result lies between the two."""
+    """Return the slope to expect for the curve (share of named examples over the strength's position) of a defense with
+    additive noise; `strength` gives the parameter's range. The result is the centre of the slope's prior in a fit. It
+    is a compromise: the parameter may be the noise's standard deviation, or its variance with half the slope."""
     return abs(math.log(strength.scaled(strength.strong) / strength.scaled(strength.weak))) / math.sqrt(2)
 
 
 def fitted(counts: Sequence[Counts], chance: float, usual: float) -> Curve:
-    """Return the curve (share of named examples over a defense's strength) fitted to `counts`, the named examples at
-    several strengths, by the binomial likelihood. `chance` is the share that a blind guess names; `usual` is the centre
-    of the slope's prior, from `usual_slope`."""
+    """Return the curve (share of named examples over a defense's strength) with the largest binomial likelihood and
+    slope prior.
+
+    - `counts`: numbers of named examples (picked by the attacker among candidates) at the measured strengths.
+    - `chance`: share of examples that a blind guess names.
+    - `usual`: centre of the slope's prior, from `usual_slope`."""
     hits, readings = _counts(counts)
     return _fit(_positions(counts), hits.sum(0)[None], readings.sum(0)[None], chance, usual)[0]
 
@@ -107,14 +111,14 @@ def fitted(counts: Sequence[Counts], chance: float, usual: float) -> Curve:
 def calibrated(
     counts: Sequence[Counts], chance: float, levels: Sequence[float], usual: float, seed: int = 0
 ) -> tuple[LevelStrength, ...]:
-    """Return for each of `levels` (largest permitted shares of named examples) the weakest strength whose upper
-    confidence band meets the level, as a position in [0, 1]. An example is named if the attacker picks it among
-    candidates.
+    """Return for each of `levels` (largest permitted shares of named examples) the weakest strength, as a position in
+    [0, 1], at which the curve's upper confidence band is at most the level. An example is named if the attacker picks
+    it among candidates.
 
-    - `counts`: named examples at the measured strengths.
-    - `chance`: share that a blind guess names.
-    - `usual`: centre of the slope's prior, from `usual_slope`.
-    - `seed`: seed of the resampling.
+    - `counts`: numbers of named examples at the measured strengths.
+    - `chance`: share of examples that a blind guess names.
+    - `usual`: centre of the prior for the curve's slope, from `usual_slope`.
+    - `seed`: seed for the resampling of weight seeds.
 
     The band is the 95 % quantile, position by position, of curves fitted to resampled weight seeds (the clusters).
     Raises `ValueError` if strengths have different weight seeds, or if a level is not between chance and 1."""

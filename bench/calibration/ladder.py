@@ -15,8 +15,8 @@ _SAME = 1e-3  # positions closer together are one
 
 
 def position_step(strength: Strength) -> float:
-    """Return the difference in position (0 weak, 1 strong) between two values of a defense's strength parameter with
-    the ratio `FACTOR`."""
+    """Return the difference in position (0 weak, 1 strong) between two values of the strength parameter `strength` with
+    the ratio `FACTOR`: the precision to which strengths are searched."""
     decades = abs(math.log(strength.scaled(strength.strong) / strength.scaled(strength.weak)))
     return math.log(FACTOR) / decades
 
@@ -27,9 +27,9 @@ def next_positions(
     """Return the strengths of a defense to measure next, as positions (0 weak, 1 strong); empty if no further strength
     is needed, or if `MOST` were measured.
 
-    - `counts`: named examples (picked by the attacker among candidates) at the strengths measured so far.
-    - `chance`: share that a blind guess names.
-    - `levels`: largest permitted shares of named examples.
+    - `counts`: numbers of named examples (picked by the attacker among candidates) at the strengths measured so far.
+    - `chance`: share of examples that a blind guess names.
+    - `levels`: largest permitted shares of named examples, for each of which a strength is searched.
     - `strength`: the defense's strength parameter with its range.
 
     Each level needs a measured share above the level, and a share at or below the level; the ends of the range come
@@ -78,11 +78,12 @@ def next_trained(
     """Return the strengths of a defense to measure next at trained weights, as positions (0 weak, 1 strong); empty if
     no further strength is needed, or if `MOST_TRAINED` were measured.
 
-    - `trained`: named examples (picked by the attacker among candidates) at trained weights so far, by strength.
+    - `trained`: numbers of named examples (picked by the attacker among candidates) at trained weights, for each
+      strength measured so far.
     - `first`: level (largest permitted share of named examples) → position calibrated in the first round.
-    - `chance`: share that a blind guess names.
+    - `chance`: share of examples that a blind guess names.
     - `strength`: the defense's strength parameter with its range.
-    - `diverged`: positions without counts, since their trainings diverged.
+    - `diverged`: positions of strengths whose trainings diverged, and which have no counts.
 
     The positions in `first` come first. Then come positions where the upper confidence band meets the level, until a
     measured position is within a factor `FACTOR`."""
@@ -104,10 +105,11 @@ def raised(trained: Sequence[Counts], level: float, start: float, chance: float,
     """Return the weakest strength of a defense, from position `start` on, that also meets `level` at trained weights.
     Its position is None if no measured strength meets the level.
 
-    - `trained`: named examples (picked by the attacker among candidates) at trained weights, by strength.
+    - `trained`: numbers of named examples (picked by the attacker among candidates) at trained weights, for each
+      measured strength.
     - `level`: largest permitted share of named examples.
     - `start`: weakest allowed position of the strength (0 weak, 1 strong).
-    - `chance`: share that a blind guess names.
+    - `chance`: share of examples that a blind guess names.
     - `strength`: the defense's strength parameter with its range."""
     (result,) = calibrated(trained, chance, [level], usual_slope(strength))
     low, high = result.interval

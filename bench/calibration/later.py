@@ -26,7 +26,7 @@ def hold_later(
     """Raise the calibrated strengths in `listeners` until they meet the same levels (largest permitted shares of named
     examples) at trained weights, too. A level without such a strength has the position None afterwards.
 
-    - `matrix`, `federation`: the attacks and trainings.
+    - `matrix`, `federation`: the calibration's matrix; the attacks and trainings of a data set and model in it.
     - `listeners`: measurements of defense families at interception points; changed in place.
     - `facts`: function that returns a data set's properties.
     - `run`: function that runs cells (experiments) and returns their records (results).

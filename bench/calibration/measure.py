@@ -27,17 +27,17 @@ _MORE, _MOST_TRAINED = 4, 96  # readings at trained weights: few trainings have 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Federation:
-    """A federated setting with data set and model, in which a defense's leakage and accuracy are measured."""
+    """A federated setting with data set and model, in which a calibration measures leakage and accuracy of defenses."""
 
     dataset: str
     """Name of the data set."""
     model: str
     """Name of the model."""
     attacks: Mapping[tuple[Question, str], tuple[Combination, ...]]
-    """(measured quantity, interception point) → the matrix's attacks, one for each weight seed. Attacks with a granted
-    gallery name examples (`named`); other attacks reconstruct examples (`reconstructed`)."""
+    """(measured quantity, interception point) → attacks from the calibration's matrix, one for each weight seed. The
+    quantity is `named` (examples that the attack picks among granted candidates) or `reconstructed`."""
     trainings: tuple[Combination, ...]
-    """The matrix's trainings, one for each learning rate."""
+    """Trainings from the calibration's matrix, one for each learning rate."""
 
     @property
     def points(self) -> tuple[str, ...]:
@@ -47,7 +47,7 @@ class Federation:
 
     @property
     def uploads(self) -> int:
-        """Number of updates that a client sends in a training: the expected number of rounds with this client, rounded
+        """Expected number of updates that a client sends in a training (rounds in which the client takes part), rounded
         up."""
         row = self.trainings[0]
         setting: Federated = row["federated"]
@@ -56,8 +56,8 @@ class Federation:
 
 
 def federations(matrix: Matrix) -> tuple[Federation, ...]:
-    """Return the federations of a matrix: groups of attacks and trainings with the same data, model and federated
-    setting, apart from the learning rate."""
+    """Return the federations in a calibration's `matrix`: groups of attacks and trainings with the same data set, model
+    and federated setting; only the learning rate may differ."""
     attacks: dict[str, dict[tuple[Question, str], list[Combination]]] = {}
     trainings: dict[str, list[Combination]] = {}
     for row in matrix.attacks:
@@ -86,7 +86,8 @@ def _key(row: Combination) -> str:
 
 
 def at(defense: Entry, position: float | None) -> Entry:
-    """Return the defense with its strength parameter set to `position` (0 weak, 1 strong); unchanged for None."""
+    """Return a copy of `defense` (a name with parameters) with the strength parameter at `position` (0 weak, 1 strong);
+    for None, `defense` unchanged."""
     if position is None:
         return defense
     return Entry(name=defense.name, params=values(at_strength(registry.of("defenses", defense), position)))
@@ -95,13 +96,13 @@ def at(defense: Entry, position: float | None) -> Entry:
 def reading_cells(
     matrix: Matrix, rows: Sequence[Combination], defense: Entry, half: str, facts: FactsOf
 ) -> tuple[PlannedCell, ...]:
-    """Return the attack cells (experiments) that measure a defense at an interception point, in the first round of a
-    training.
+    """Return the attack cells (experiments) that measure how much leaks behind a defense at an interception point, in
+    the first round of a training.
 
     - `matrix`: the matrix of the calibration.
-    - `rows`: the matrix's attacks at this point.
+    - `rows`: the matrix's attacks at this point, one for each weight seed.
     - `defense`: the defense, with its strength parameter set.
-    - `half`: "tuning" or "scoring", two halves of the victims with different weight seeds.
+    - `half`: the attacked half of the victims: "tuning" or "scoring". The halves have different weight seeds.
     - `facts`: function that returns a data set's properties."""
     shift = len(rows) if half == SCORING else 0
     attacks = tuple({**row, "defense": defense, "victims": half, "seed": row["seed"] + shift} for row in rows)
@@ -111,14 +112,15 @@ def reading_cells(
 def trained_cells(
     matrix: Matrix, rows: Sequence[Combination], defense: Entry, trainings: Sequence[Record], half: str, facts: FactsOf
 ) -> tuple[PlannedCell, ...]:
-    """Return the attack cells (experiments) that measure a defense at an interception point halfway through its
-    trainings, at the weights of their first checkpoint; empty if a training has no checkpoint.
+    """Return the attack cells (experiments) that measure how much leaks behind a defense at an interception point
+    halfway through trainings with this defense: a cell for each training, at the weights of its first checkpoint. Empty
+    if a training has no checkpoint.
 
     - `matrix`: the matrix of the calibration.
     - `rows`: the matrix's attacks at this point.
     - `defense`: the defense, with its strength parameter set.
-    - `trainings`: records of trainings with this defense.
-    - `half`: "tuning" or "scoring", two halves of the victims.
+    - `trainings`: records (results) of trainings with this defense.
+    - `half`: the attacked half of the victims: "tuning" or "scoring".
     - `facts`: function that returns a data set's properties."""
     planned = []
     for record in trainings:
@@ -136,17 +138,21 @@ def trained_cells(
 def training_cells(
     matrix: Matrix, rows: Iterable[Combination], defense: Entry, facts: FactsOf, **changed: Any
 ) -> tuple[PlannedCell, ...]:
-    """Return the training cells (experiments) for a defense, one for each of the `rows`, the trainings in `matrix`.
-    `changed` gives fields of `TrainingCell` other values than the matrix; `facts` returns a data set's properties."""
+    """Return the training cells (experiments) with a defense, one for each training in `rows`.
+
+    - `matrix`: the matrix of the calibration.
+    - `rows`: trainings from this matrix, axis → value.
+    - `defense`: the defense, with its parameters.
+    - `facts`: function that returns a data set's properties.
+    - `changed`: axis → value that replaces the matrix's value in every training, such as `seed` or `rounds`."""
     trainings = tuple({**row, "defense": defense, **changed} for row in rows)
     return expand(replace(matrix, attacks=(), trainings=trainings), facts)
 
 
 def counts_of(position: float, records: Iterable[Record], question: Question) -> Counts | None:
-    """Return the numbers of named or reconstructed examples (`question`) per weight seed, from the attack `records` at
-    a strength. An example is named if the attacker picks it among candidates, and reconstructed by the success rule of
-    its kind of data. `position` is the position of this strength (0 weak, 1 strong). None if a record has no measured
-    share."""
+    """Return the numbers of named or reconstructed examples for each weight seed, from the attack `records` at a
+    strength; None if a record has no measured share. `question` says which quantity: "named" (the attacker picks the
+    example among candidates) or "reconstructed". `position` is the position of this strength (0 weak, 1 strong)."""
     hits: dict[int, int] = {}
     readings: dict[int, int] = {}
     for record in records:
@@ -167,14 +173,14 @@ def counts_of(position: float, records: Iterable[Record], question: Question) ->
 
 
 def missing_figure(records: Iterable[Record]) -> str | None:
-    """Return the reason in the first of `records` that has no result; None if all have results."""
+    """Return the reason why the first of `records` without a result has none; None if all records have results."""
     return next((record.reason or "no figure" for record in records if record.status != "done"), None)
 
 
 def chance_of(records: Iterable[Record], question: Question) -> float:
-    """Return the success rate of a blind guess over the attack `records`. For the `question` "named", this is the mean
-    share of examples that a blind guess picks among the candidates; for "reconstructed", a small constant. Raises
-    `ValueError` if no record has the rate."""
+    """Return the success rate of a blind guess for the quantity `question`. For "named", the rate is the mean, over the
+    attack `records`, of the share of examples that a blind guess picks among the candidates; for "reconstructed", a
+    small constant. Raises `ValueError` if no record has the rate."""
     if question == "reconstructed":
         return _LEAST_CHANCE
     chances = [
@@ -189,5 +195,6 @@ def chance_of(records: Iterable[Record], question: Question) -> float:
 
 
 def accuracy_of(record: Record) -> float:
-    """Return a training's last test accuracy; 0 if the training diverged or has no result."""
+    """Return the last test accuracy, in [0, 1], of the training with this `record`; 0 if the training diverged or has
+    no result."""
     return 0.0 if record.training is None or record.training.diverged else record.training.accuracy

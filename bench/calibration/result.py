@@ -25,13 +25,14 @@ def row(
     bound: Bound,
     seconds: float | None = None,
 ) -> Row:
-    """Return the row of the trade-off (leakage against accuracy) for a defense family at an interception point.
+    """Return the row of the trade-off (a table of leakage and accuracy) for a defense family at an interception point.
 
-    - `federation`: data set, model and setting.
-    - `listeners`: the measurements of named and of reconstructed examples at this point; the row lacks a missing one.
-    - `scores`: leakage and accuracy at the calibrated strengths of all listeners.
+    - `federation`: data set, model and setting of the calibration.
+    - `listeners`: the family's measurements at this point: of named examples (picked among candidates), of
+      reconstructed examples, or both. The row leaves out a quantity without measurements.
+    - `scores`: leakage and accuracy at the calibrated strengths; scores of other listeners are ignored.
     - `defense`: the family's class, which declares the strength and the default parameters.
-    - `bound`: function that returns the largest share of named examples that ε allows; None: no ε.
+    - `bound`: function that returns an upper bound on the share of named examples by ε; None: no ε.
     - `seconds`: core seconds that the calibration took at this point; None: unknown."""
     strength = defense.strength
     at_levels = {
@@ -119,9 +120,9 @@ def _at_level(score: Score, strength: Strength | None, uploads: int, bound: Boun
 
 
 def levels_met(counts: Counts, levels: Mapping[str, float]) -> tuple[str, ...]:
-    """Return the levels (largest permitted shares of named or reconstructed examples) that the measured `counts` meet.
-    A level is met if the upper confidence bound of the measured share (95 %, one-sided, over weight seeds) is at most
-    the permitted share. `levels` maps a level to its permitted share."""
+    """Return the names of the levels that the measured `counts` (numbers of named or reconstructed examples) meet.
+    `levels` are name → largest permitted share of examples. A level is met if the upper confidence bound of the
+    measured share (95 %, one-sided, over weight seeds) is at most the permitted share."""
     high = _interval(counts, 2 * LEVEL - 1)[1]
     return tuple(level for level, most in levels.items() if high <= most)
 
@@ -146,8 +147,8 @@ def _ends(interval: tuple[float, float], strength: Strength) -> tuple[float, flo
 
 
 def family_name(entry: Entry, defense: type[Defense]) -> str:
-    """Return a defense family's name: the `entry` with the parameters that differ from the defaults of its class
-    `defense`, without the strength parameter."""
+    """Return a defense family's name: the name of `entry` (a defense with parameters), and the parameters that differ
+    from the defaults of its class `defense`. The strength parameter is left out."""
     fixed = {each.name: each.default for each in parameters(defense)}
     if defense.strength is not None:
         fixed[defense.strength.parameter] = entry.params.get(defense.strength.parameter)

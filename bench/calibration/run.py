@@ -41,37 +41,39 @@ LEVELS_OF: Mapping[Question, tuple[str, ...]] = {"named": NAMED, "reconstructed"
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Listener:
-    """Measurements of a defense family against an attacker at an interception point."""
+    """Measurements of a defense family (a defense at all its strengths) against an attacker at an interception
+    point."""
 
     question: Question = "named"
-    """Measured quantity: the share of named examples (picked among candidates) or of reconstructed examples."""
+    """Measured quantity: `named` (share of examples that the attacker picks among candidates) or `reconstructed`."""
     point: str
-    """Interception point."""
+    """Name of the interception point, such as `type-0`."""
     also: tuple[str, ...]
     """Later interception points at which the reading (observed update) is the same."""
     defense: Entry
     """The defense family, with all parameters except the strength."""
     strength: Strength | None
-    """The family's strength parameter; None: a family without a strength."""
+    """The family's strength parameter, with its range; None: a family without a strength."""
     strengths: dict[float | None, tuple[Record, ...]] = field(default_factory=dict)
     """Map from position of a strength (0 weak, 1 strong) to the records of the attacks on tuning victims; the key None:
     a family without a strength."""
     calibrated: dict[str, LevelStrength] = field(default_factory=dict)
-    """Map from level to the weakest strength that meets the level."""
+    """Map from a level's name, such as `L1`, to the weakest strength that meets the level."""
     trained: dict[float, tuple[Record, ...]] = field(default_factory=dict)
     """Map from position of a strength to the records of the attacks on tuning victims at trained weights; no records
     for a diverged training."""
     absent: str | None = None
-    """Reason of the first cell without a result; None: all cells have results."""
+    """Reason why the first cell without a result has none; None: all cells have results."""
 
     def attacks(self, federation: Federation) -> tuple[Combination, ...]:
-        """Return the attacks of `federation` that measure this quantity (`question`) at this interception point, one
-        for each weight seed."""
+        """Return the attacks of `federation`, the calibration's setting, that measure the listener's quantity at its
+        interception point: one for each weight seed."""
         return federation.attacks[self.question, self.point]
 
     @property
     def chance(self) -> float:
-        """Share of examples that a blind guess names or reconstructs, over all attacks on tuning victims."""
+        """Share of examples that a blind guess names (picks among candidates) or reconstructs, as the mean over all
+        attacks on tuning victims."""
         return chance_of((record for records in self.strengths.values() for record in records), self.question)
 
     @property
@@ -82,12 +84,13 @@ class Listener:
 
     @property
     def counts(self) -> tuple[Counts, ...]:
-        """Counts of named or reconstructed examples for each measured strength, from weak to strong."""
+        """Numbers of named or reconstructed examples in the first round for each measured strength, from weak to
+        strong."""
         return _counts(self.strengths, self.question)
 
     @property
     def trained_counts(self) -> tuple[Counts, ...]:
-        """Counts of named or reconstructed examples at trained weights for each measured strength, from weak to
+        """Numbers of named or reconstructed examples at trained weights for each measured strength, from weak to
         strong."""
         return _counts(self.trained, self.question)
 
@@ -100,9 +103,9 @@ def _counts(records: Mapping[Any, tuple[Record, ...]], question: Question) -> tu
 
 
 def listening_points(federation: Federation, stages: Collection[Stage]) -> dict[str, tuple[str, ...]]:
-    """Return the interception points at which a defense that acts at these `stages` (places in a round) changes the
-    reading (observed update): point → later points with the same reading. For example, if the server does not change
-    the update, the result has type-1 → (type-0,), and no key type-0."""
+    """Return the interception points of `federation` at which a defense that acts at these `stages` (places in a round)
+    changes the reading (observed update): point → later points with the same reading. For example, if the server does
+    not change the update, the result has type-1 → (type-0,), and no key type-0."""
     first: dict[tuple[str, tuple[Stage, ...]], str] = {}
     found: dict[str, tuple[str, ...]] = {}
     for name in federation.points:
@@ -133,11 +136,12 @@ def calibrate(
     point and measured quantity (named, reconstructed). The cells (experiments) of all families run together, turn by
     turn.
 
-    - `matrix`, `federation`: the attacks and trainings.
-    - `families`: for each family (entry, defense, its points from `listening_points`).
+    - `matrix`, `federation`: the calibration's matrix; the attacks and trainings of a data set and model in it.
+    - `families`: for each family (name with parameters, instance of the defense, interception points from
+      `listening_points`).
     - `facts`: function that returns a data set's properties.
     - `run`: function that runs cells and returns their records (results).
-    - `bound`: function that returns the largest share of named examples that ε allows; None: no ε.
+    - `bound`: function that returns an upper bound on the share of named examples by ε; None: no ε.
     - `say`: function that gets a line of progress per turn."""
     open_: list[Listener] = []
     for entry, defense, points in families:

@@ -21,11 +21,12 @@ class Score:
     which are not used in the calibration."""
 
     listener: Listener
-    """The measurements at an interception point for which the strength was calibrated."""
+    """The defense family's measurements at an interception point, from which the strength was calibrated."""
     level: str
-    """Name of the level, or `point` for a family without a strength."""
+    """Name of the level (bound on leaked examples) that the strength meets, such as `L1`; `point` for a family without
+    a strength."""
     defense: Entry
-    """The defense at this strength."""
+    """The defense with its parameters, at this strength."""
     readings: tuple[Record, ...]
     """Attacks on the scoring victims in the first round."""
     trainings: tuple[Record, ...]
@@ -35,16 +36,19 @@ class Score:
 
 
 def undefended(matrix: Matrix, federation: Federation, facts: FactsOf, run: Runner) -> tuple[Record, ...]:
-    """Run the undefended trainings, for comparison with the defended trainings, and return their records (results). The
-    learning rate is chosen as in `trainings`. `matrix` and `federation` give the trainings, `facts` returns a data
-    set's properties, and `run` runs cells (experiments)."""
+    """Run the undefended trainings, for comparison with the defended trainings, and return their records (results), one
+    per seed. The learning rate is the best of those in the matrix.
+
+    - `matrix`, `federation`: the calibration's matrix; the trainings of a data set and model in it.
+    - `facts`: function that returns a data set's properties.
+    - `run`: function that runs cells (experiments) and returns their records."""
     return trainings(matrix, federation, [Entry(name="none")], SCORED, facts, run)[0]
 
 
 def calibrated_strengths(listeners: Iterable[Listener]) -> tuple[tuple[Listener, str, Entry], ...]:
-    """Return the defenses whose leakage and accuracy must be measured: (listener, level, defense at the calibrated
-    strength) for each of `listeners` and each level that has a strength. A family without a strength has a single item
-    per listener, with the level `point`."""
+    """Return the defenses whose leakage and accuracy are measured after the calibration: (listener, level, defense at
+    the calibrated strength) for each of `listeners` (measurements at an interception point) and each level for which
+    a strength exists. A family without a strength has a single item per listener, with the level `point`."""
     found: list[tuple[Listener, str, Entry]] = []
     for listener in listeners:
         if listener.absent is None and None in listener.strengths:
@@ -65,8 +69,8 @@ def scored(
     """Measure leakage and accuracy at calibrated strengths, on new victims and seeds: run attacks and trainings, and
     return their records (results) for each strength.
 
-    - `matrix`, `federation`: the attacks and trainings.
-    - `strengths`: (listener, level, defense) from `calibrated_strengths`.
+    - `matrix`, `federation`: the calibration's matrix; the attacks and trainings of a data set and model in it.
+    - `strengths`: (listener, level, defense at the strength), from `calibrated_strengths`.
     - `facts`: function that returns a data set's properties.
     - `run`: function that runs cells (experiments) and returns their records."""
     readings = [

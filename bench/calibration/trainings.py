@@ -25,8 +25,11 @@ def trainings(
     records (results) of these trainings, a tuple for each defense. Each training has a checkpoint halfway.
 
     Every defense gets the same learning rates. All rates run for a third of the rounds, the best `_FINALISTS` to the
-    end, and the best of these under `seeds`. The rate is chosen by test accuracy under the seed `SELECTED`. `matrix`
-    and `federation` give the trainings, `facts` returns a data set's properties, and `run` runs cells (experiments)."""
+    end, and the best of these under `seeds`. The rate is chosen by test accuracy under the seed `SELECTED`.
+
+    - `matrix`, `federation`: the calibration's matrix; the trainings of a data set and model in it.
+    - `facts`: function that returns a data set's properties.
+    - `run`: function that runs cells (experiments) and returns their records."""
     rounds = federation.trainings[0]["rounds"]
     rates = {row["federated"].rate for row in federation.trainings}
     chosen: list[Collection[float]] = [rates] * len(defenses)

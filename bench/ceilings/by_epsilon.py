@@ -14,12 +14,13 @@ _LARGE = 700.0  # exponents up to which double precision holds the exponential
 
 
 def ceiling(figure: Epsilon | None, chance: float) -> float | None:
-    """Return the largest share of examples that any attacker can recognise in a reading (an observed update), in [0,
-    1]; None if no bound is proved.
+    """Return an upper bound, in [0, 1], on the share of examples that any attacker can recognise in a reading (an
+    observed update); None if no bound is proved. An example is recognised if the attacker picks it among
+    candidates, by a reconstruction or otherwise.
 
     - `figure`: ε at the attacker's interception point; None: no ε.
-    - `chance`: κ, the success rate of a guess without the reading; for lists of k guesses, k times the rate of a single
-      guess.
+    - `chance`: κ, the success rate of a blind guess without the reading; for lists of k guesses, k times the rate of a
+      single guess.
 
     Formulas:
 
@@ -45,8 +46,8 @@ def ceiling(figure: Epsilon | None, chance: float) -> float | None:
 
 def exceeded(share: float, trials: float, limit: float | None) -> bool:
     """Return whether a measured `share` of successes among `trials` independent trials refutes the upper bound `limit`
-    on the success rate. The bound is refuted if this number of successes, or a larger number, has a probability below
-    0.001 under the bound (binomial test). A bound of None is never refuted."""
+    on the success rate. The bound is refuted if at least this many successes have a probability below 0.001 for a
+    success rate of `limit` (binomial test). A bound of None is never refuted."""
     if limit is None or limit >= 1 or not share:
         return False
     hits = share * trials

@@ -23,10 +23,12 @@ _CHUNK = 128  # candidates in a single call
 
 
 def mean_squared_errors(reading: Reading, truth: Tensor, labels: Tensor) -> Tensor | None:
-    """Return the mean squared error of the best estimate of the true example, for a gradient that is linear around this
-    example, by the module's formula: (reading,) in float64. `truth` (reading, *shape) in [0, 1] and `labels` (reading,)
-    are the examples behind the first readings (observed updates). None if several examples, local steps or rounds are
-    behind a reading, or if no noise of known variance is described."""
+    """Return the mean squared error of the best estimate of each true example, if the gradient were linear around this
+    example and the prior Gaussian (the module's formula): (reading,) in float64. None if several examples, local steps
+    or rounds are behind a reading, or if no noise of known variance is described.
+
+    - `reading`: the attacker's readings (observed updates), with the defense's description.
+    - `truth` (reading, *shape), in [0, 1], `labels` (reading,): the true examples behind the first readings."""
     description = reading.description
     if description is None or reading.examples > 1 or reading.steps > 1 or len(reading.rounds) > 1:
         return None
