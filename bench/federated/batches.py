@@ -83,7 +83,7 @@ def positions(
 
 def data_key(cell: AttackCell | TrainingCell, data: Data) -> str:
     """Return the text that determines the batches of an experiment, as JSON: hash of `data`, model, federated setting,
-    and number of the sample of victims, if the configuration `cell` has a number. Cells with equal text and equal seed
+    and the key of a second sample of victims, if the configuration `cell` has one. Cells with equal text and equal seed
     have equal batches."""
     model, federated = cell.model.model_dump(mode="json"), cell.federated.model_dump(mode="json")
     draw = [cell.victims] if isinstance(cell, AttackCell) and cell.victims is not None else []

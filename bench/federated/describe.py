@@ -278,10 +278,10 @@ class Composition:
         return self._of_last(lambda transform: transform.log_likelihood, simulated, observed)
 
     def log_density(self, simulated: Tensors, observed: Tensors) -> Tensor | None:
-        """Return log p(`observed` | `simulated`) for each reading (observed update), (reading,), a density of any sign:
-        the density of the last transform's output, given its input. Both arguments are name → (reading, *shape);
-        `simulated` is the reading without this transform's draws. None if the last transform defines no density, or if
-        there is other randomness than this transform's draws."""
+        """Return log p(`observed` | `simulated`) for each reading (observed update), (reading,): the logarithm, of any
+        sign, of the density of the last transform's output, given its input. Both arguments are name → (reading,
+        *shape); `simulated` is the reading without this transform's draws. None if the last transform defines no
+        density, or if there is other randomness than this transform's draws."""
         return self._of_last(lambda transform: transform.log_density, simulated, observed)
 
     def _of_last(

@@ -46,7 +46,7 @@ class CentralDraws:
     parts: int = 1
     """Number of intervals."""
     drawn: bool = False
-    """True after a uniform was drawn: the output then differs between parts."""
+    """True after a uniform was drawn: the output may then differ between parts."""
 
     def normal(self, name: str, like: Tensor) -> Tensor:
         """Return zeros with the shape of `like`, for any tensor `name`."""

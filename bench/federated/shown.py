@@ -190,16 +190,17 @@ class Signs:
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """Rule that simulates a rounding. Each coordinate of the reading (the observed update) is a level (a rounded
-    value), and the input lies in an interval around this level. The result is the reading plus the distance of the
-    candidate's coordinate from the interval. The boundary between adjacent levels a < b lies between a + least·(b - a)
-    and a + most·(b - a), with (least, most) = `boundary`."""
+    """Rule that simulates a rounding to levels, the few values in the output. A coordinate of the reading (the observed
+    update) shows its level, and so the interval of the input between the boundaries to the adjacent levels. If the
+    candidate's coordinate lies in this interval, the result is the level; otherwise the distance from the interval is
+    added. A boundary between adjacent levels a < b lies at a + p·(b - a), with a position p that is known
+    approximately."""
 
     boundary: tuple[float, float]
-    """Least and greatest position of a boundary between two levels, in [0, 1]."""
+    """Least and greatest possible position p of the boundary between two adjacent levels, in [0, 1]."""
     at_zero: tuple[float, float]
-    """Least and greatest position of the boundary between zero and the smallest magnitude, in [0, 1]; used if
-    `mirrored`."""
+    """Least and greatest possible position p of the boundary between zero and the smallest magnitude, in [0, 1]; used
+    if `mirrored`."""
     mirrored: bool
     """True if the boundaries apply to magnitudes: the transform f rounds g and -g alike, f(-g) = -f(g)."""
 

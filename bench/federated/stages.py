@@ -87,9 +87,9 @@ class Stages:
 
     @property
     def without_dummies(self) -> Stage | None:
-        """The first stage at which the defense cannot be computed with dummies (clients that the attacker controls in
-        the round); None without such a stage. At this stage a transform mixes clients or acts on arrived messages, and
-        does not define itself for dummies (`Transform.allows_dummies`)."""
+        """The first stage that excludes a round with dummies (clients that the attacker controls); None without such a
+        stage. There, a transform mixes clients or acts on arrived messages, without leaving out the values that the
+        attacker can subtract (`Transform.allows_dummies`)."""
         for stage in STAGES:
             transforms = [each for each in self.transforms.get(stage, ()) if not each.allows_dummies]
             if any(stage in ("server", "aggregate") or each.mixes_clients for each in transforms):
@@ -116,10 +116,10 @@ class Stages:
         - `draw_key`: key of the random draws.
         - `clients`: the clients' numbers.
         - `draws`: source of random numbers; None draws by a key for each row (client or example).
-        - `norms`: norms of the example gradients; `examples`: the example gradients; for transforms at stages `example`
-          and `step`.
-        - `weights`: the weights before the step or round; `local`: a client's data and loss, for transforms that use
-          them."""
+        - `norms`: norms of the example gradients, name → (client, example); `examples`: the example gradients; both
+          only for stage `step`.
+        - `weights`: weights at the start of the round, name → (*shape); `local`: data and weights behind the gradients,
+          only for stage `example`."""
         current, stages = dict(tensors), self
         rows, lead = _rows(stage, current, clients)
         random_index = 0  # counts only random transforms, so that other transforms in between change no draw
