@@ -22,8 +22,9 @@ def partners(old: Mapping[str, AnyCell], new: Mapping[str, AnyCell], asked: Aske
     to the id of its partner in `new`; cells without a partner are left out.
 
     - `old`, `new`: id → cell, of the baseline and of the run.
-    - `asked`: parameters that the run's matrix file sets: (kind, name) of an attack, defense, data set or model → lists
-      of parameter names. Parameters that the matrix file does not set may differ within a pair."""
+    - `asked`: parameters that the run's matrix file sets: (axis, entry with all its parameters as text) → names of the
+      set parameters, a tuple for each spelling of the entry. An entry is an attack, defense, data set or model.
+      Parameters that the matrix file does not set may differ within a pair."""
     found = {id_: id_ for id_ in old.keys() & new.keys()}
     earlier = {id_: id_ for id_ in found}  # id of a later cell → id of its partner
     waiting: dict[str, list[str]] = {}
@@ -54,8 +55,9 @@ def partners(old: Mapping[str, AnyCell], new: Mapping[str, AnyCell], asked: Aske
 
 def is_asked_for(cell: AnyCell, asked: Asked) -> bool:
     """Return whether the run's matrix file asks for the cell (an experiment). `asked` holds the parameters that the
-    matrix file sets, by entry (attack, defense, data set or model): (kind, name) → lists of parameter names. The result
-    is False if `asked` has an entry of the cell only with other parameters, as after a change of defaults."""
+    matrix file sets, by entry (attack, defense, data set or model): (axis, entry with all its parameters as text) →
+    names of the set parameters, a tuple for each spelling. The result is False if `asked` has an entry of the cell only
+    with other parameters, as after a change of defaults."""
     named = {(axis, text.partition("(")[0]) for axis, text in asked}
     return not any(
         (axis, entry.name) in named and (axis, str(entry)) not in asked for axis, entry, _ in _entries(cell, cell)

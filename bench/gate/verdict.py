@@ -132,7 +132,7 @@ class Verdict:
     """Number of compared cells."""
     faults: tuple[tuple[str, str, str], ...] = ()
     """Faults of the later run, each as (flag code, subject, text). A fault is a broken contract (a test of a defense's
-    promises), a reading that the scored examples do not explain, or a measured privacy loss above the computed ε."""
+    promises), a reading that the scored examples do not explain, or a measured leakage that the computed ε excludes."""
     since_oldest: tuple[Comparison, ...] = ()
     """Comparisons that are weaker than in the oldest baseline."""
     parameters: tuple[str, ...] = ()
