@@ -32,7 +32,7 @@ def dependencies() -> list[Finding]:
 
 def dependency(requirement: Requirement) -> Finding:
     """Check the installed version of a dependency: a wrong version fails; a missing package fails, or warns if the
-    bench can run without it (`_SPARED`)."""
+    bench runs without this package."""
     name = re.sub(r"[-_.]+", "-", requirement.name).lower()
     remedy = f"pip install '{requirement.name}{requirement.specifier}'"
     try:
