@@ -43,8 +43,8 @@ class Values(Protocol):
         (*shape)."""
 
     def draw(self, random: np.random.Generator, shape: tuple[int, ...]) -> NDArray[Any]:
-        """Draw example values of `shape`, uniform over the allowed values, with the generator `random`, without
-        knowledge of the data."""
+        """Draw random example values of `shape` with the generator `random`, such as uniform numbers or token ids. The
+        draw uses no knowledge of the data."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
