@@ -52,8 +52,8 @@ class Matrix:
     cascade: bool = False
     """Whether attacks on the same readings form a cascade: a later attack gets only readings without success."""
     asked: Asked = field(default_factory=dict)
-    """Parameters that the matrix file sets: (kind, name) of an attack, defense, data set or model → lists of parameter
-    names. Other parameters have defaults."""
+    """Parameters that the matrix file sets: (axis, entry with all its parameters as text) → names of the set
+    parameters, a tuple for each spelling of the entry. Other parameters have defaults."""
 
 
 def read(
