@@ -158,7 +158,8 @@ class PriorScore(_Strict):
     rmse_median: float | None
     """Median RMSE over the examples, 0 to 1."""
     beaten: float
-    """Share of examples for which the attack's PSNR is higher than the baseline's."""
+    """Share of examples for which the attack is nearer to the truth than the baseline, by PSNR or, for texts, by the
+    share of tokens in place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,7 +204,8 @@ class Summary(_Strict):
     priors: dict[str, PriorScore]
     """Prior-only baselines by name."""
     prior_beaten: float | None
-    """Share of examples for which the attack's PSNR is higher than every baseline's; None: no baselines."""
+    """Share of examples for which the attack is nearer to the truth than every baseline, by PSNR or, for texts, by the
+    share of tokens in place; None: no baselines."""
     beats_prior: bool | None
     """Whether `prior_beaten` exceeds one half."""
     naming: Share | None = None
