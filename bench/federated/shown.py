@@ -156,8 +156,8 @@ class Limited:
 @dataclass(frozen=True, slots=True)
 class Signs:
     """Rule that simulates signs with a single magnitude per tensor. The result has the signs of the reading (the
-    observed update). Where the candidate's gradient has another sign, its value is added (rescaled if `own_scale` is
-    False), so that the result differs from the reading."""
+    observed update). Where the candidate's gradient has the opposite sign, the gradient's value (rescaled if
+    `own_scale` is False) is added to the result, so that the result differs from the reading there."""
 
     own_scale: bool
     """True: the transform's code computes the magnitude from the candidate. False: the magnitude is random, and comes
