@@ -304,8 +304,8 @@ class Figures(Table):
 
 
 class PublishedRow(Figures):
-    """Block `[[published]]` of a matrix file (a run's experiments): a pattern for configurations, the figures that a
-    paper gives for them, and the source."""
+    """Block `[[published]]` of a matrix file (a run's experiments): a pattern for cells (experiments), the figures that
+    a paper gives for these cells, and the source."""
 
     source: Annotated[Line, Field(min_length=1)]
     """The paper and its table."""
@@ -316,7 +316,7 @@ class PublishedRow(Figures):
     attack: Annotated[dict[str, Any] | None, _entry_pattern("attack")] = None
     """Pattern for the attack."""
     knowledge: Knowledge | None = None
-    """The attacker's knowledge about the defense."""
+    """The attacker's knowledge about the defense: `plain`, `black-box` or `adaptive`."""
     point: Point | None = None
     """Interception point."""
     defense: Annotated[dict[str, Any] | None, _entry_pattern("defense")] = None
