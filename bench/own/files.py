@@ -141,8 +141,8 @@ def save_arrays(path: Path, arrays: Mapping[str, ArrayLike]) -> None:
 
 def load_arrays(path: Path, *, limit: int = LIMIT) -> Arrays:
     """Read an untrusted `.npz` file as name → array with finite numbers; only `meta` may be text. `limit` is the
-    largest size in bytes. Raises `RecordError` for text, non-finite values, and every file that
-    `bench.record.npz.read_npz` refuses."""
+    largest size in bytes. Raises `RecordError` for text, non-finite values, object arrays, and a missing, damaged or
+    too large file."""
     try:
         arrays = read_npz(path, limit=limit, names=_NAMES)
     except DataError as error:

@@ -23,7 +23,8 @@ _PLAIN_SGD = {"dampening": 0, "nesterov": False, "maximize": False}
 
 
 class Recording:
-    """A client's training recorded by `recording`. Read its properties after the `with` statement."""
+    """A client's training, recorded by hooks in the `with` statement of `recording`. Read the properties after this
+    statement."""
 
     def __init__(self) -> None:
         self._recorded = Recorded()
