@@ -37,7 +37,7 @@ class _Strict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share(_Strict):
-    """A share with its 95 % Wilson interval, in which examples of the same reading (observed update) count as
+    """A measured share with its 95 % interval (Wilson), which counts examples of the same reading (observed update) as
     correlated."""
 
     value: float
