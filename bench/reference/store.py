@@ -29,19 +29,20 @@ _EXACT = ("cell", "privacy", "provenance")  # numbers in these fields are not ro
 
 
 def versions(folder: Path = FOLDER) -> tuple[str, ...]:
-    """Return the suite versions (of frozen sets of experiments) with reference results in `folder`."""
+    """Return the suite versions (such as `standard-v1`) that have reference results in `folder`. A suite is a fixed set
+    of experiments."""
     return tuple(sorted(path.name for path in folder.iterdir() if any(path.glob("*.json.xz"))))
 
 
 def of_defenses(versions: Iterable[str]) -> tuple[str, ...]:
-    """Return the suite `versions` (of frozen sets of experiments) that rank defenses; versions that rank attacks are
-    left out."""
+    """Return those suite `versions` (such as `standard-v1`) that rank defenses; versions that rank attacks are left
+    out. A suite is a fixed set of experiments."""
     return tuple(version for version in versions if version != VERSIONS[ATTACKS])
 
 
 def read(version: str, folder: Path = FOLDER) -> list[Record]:
-    """Read the reference results of the suite `version` from `folder`; raises `BenchError` for a missing or damaged
-    file."""
+    """Read the reference results (records of published defenses or attacks) of the suite `version` from `folder`;
+    raises `BenchError` for a missing or damaged file."""
     paths = sorted((folder / version).glob("*.json.xz"))
     if not paths:
         raise BenchError(f"no reference results of {version}; there are {', '.join(versions(folder)) or 'none'}")
@@ -50,8 +51,8 @@ def read(version: str, folder: Path = FOLDER) -> list[Record]:
 
 
 def strips(version: str, names: Iterable[str], folder: Path = FOLDER) -> dict[str, bytes]:
-    """Return the shipped strips of reconstructed images for some `names` of defenses or attacks: name → WebP. `version`
-    is the suite version, below `folder`. Names without a strip are left out."""
+    """Return the shipped strips of reconstructed images for the defenses or attacks with these `names`: name → WebP.
+    `version` is the suite version, a subfolder of `folder`. Names without a strip are left out."""
     paths = {name: folder / version / f"{slug(name)}.webp" for name in names}
     return {name: path.read_bytes() for name, path in paths.items() if path.is_file()}
 
