@@ -128,8 +128,8 @@ def _protocol(run: Path, records: list[Record]) -> int:
 
 
 def read_suite(path: Path) -> Suite:
-    """Read the suite file RUN/suite-<name>.json at `path`: whether a run of a suite (a frozen set of experiments) is
-    ranked. Raises `RecordError` for a damaged file."""
+    """Read the suite file RUN/suite-<name>.json at `path`, which says whether the run of a suite (a fixed set of
+    experiments) is ranked, that is complete and unmodified. Raises `RecordError` for a damaged file."""
     try:
         return Suite.model_validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:
