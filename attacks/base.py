@@ -59,9 +59,9 @@ class Attack(ABC):
         """Reconstruct the examples behind every reading (observed update) in a batch; return them with the attack's
         final losses and its numbers of evaluations.
 
-        - `reading`: the batch of readings, with the model, the weights and all else that the attacker knows.
+        - `reading`: the attacked readings, with the model, the weights and all else that the attacker knows.
         - `budget`: limits, such as `budget.evaluations`, the evaluations of the objective allowed per reading.
-        - `key`: source of all random numbers, as in `key.generator("start", index, example, restart)`. `index` is the
+        - `key`: source for all random numbers, as in `key.generator("start", index, example, restart)`. `index` is the
           reading's number in `reading.indices`, not the position in the batch: so a result does not depend on the other
           readings."""
 

@@ -37,8 +37,8 @@ class Subspace(Attack):
     The bias column fixes each example's scale: at rank r, B examples have B(r - 1) variables. Residuals of a layer's
     gradient are divided by the gradient's singular values. The first start is the independent components (`cpa`), with
     labels from δ (∂loss/∂z at the first layer's output z). Further starts are public examples projected on the row
-    space, with labels from the last layer's gradient or from δ. The search ends when every example has a certificate
-    (`first_layer/certificate.py`).
+    space, with labels from the last layer's gradient or from δ. The search ends when every example is confirmed: δ from
+    the gradient agrees with δ simulated by the model (`first_layer/certificate.py`).
 
     With a description of the defense, each example's gradient gets an unknown factor as a further variable, which
     undoes clipping. After several local steps, or above 1000 variables, the result is the independent components,

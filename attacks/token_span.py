@@ -37,13 +37,14 @@ class TokenSpan(Attack):
 
     - First attention layer: h depends on a token and its position only. All tokens at all positions are tested; zero
       rows in the token embedding's gradient exclude tokens.
-    - Next attention layer (without one, the layer with the greatest rank): h depends on the whole text. Exchanges
-      improve texts made from candidates, until all h lie in the row space. The derivative with respect to token vectors
-      selects the exchanges. A text whose vectors all lie in the row space has a certificate.
+    - Next attention layer (without one, the layer with the greatest rank): h depends on the whole text. Exchanges of
+      tokens improve texts made from the tokens that passed the first test, until all h lie in the row space. The
+      derivative with respect to token vectors selects the exchanges. A text whose vectors all lie in the row space is
+      confirmed.
 
     Departures from DAGER: the search for texts is ours, in place of an enumeration. Query, key and value gradients are
     tested together, with biases. Directions in which no two texts differ are ignored. If noise fills the row space, the
-    rank counts singular values above 1.6 medians, and the nearest texts are the result, without certificate."""
+    rank counts singular values above 1.6 medians, and the nearest texts are the result, unconfirmed."""
 
     reference = "Petrov et al. 2024 (DAGER)"
     takes = ("text",)

@@ -25,7 +25,7 @@ _NEAR = 0.05  # the same for uncertain ratios, which may have noise
 class Trap(Attack):
     """Attack by a server that chooses the first layer's weights: each row (neuron) is a random direction that only few
     examples in a batch open (output above 0). A row with a single open example gives this example, by the ratio dW / db
-    of the row's weight and bias gradients. The biases are public quantiles.
+    of the row's weight and bias gradients. The biases are quantiles of the row's output over public examples.
 
     Peeling finds certain examples. The second layer's gradient at a row must be δ h, with the row's output h and δ =
     ∂loss/∂(second layer's output), both simulated at the ratio. If simulation and reading agree, the ratio is certain:
@@ -33,10 +33,10 @@ class Trap(Attack):
     example, such as a clip's, cancels. Certain ratios need more than two classes and no noise; otherwise the ratios
     shared by most rows are returned.
 
-    With equal opening shares 1/B for B examples, and N rows with independent gates, an example opens some row without
+    With equal opening shares 1/B for B examples, and N rows that open independently, an example opens some row without
     another example with probability 1 - e^(-N/(eB)). Spread shares give fewer such rows, but enough for a start;
-    peeling then continues with rows of more examples. As a listener (without chosen weights), the attack reads honest
-    weights in the same way."""
+    peeling then continues with rows of more examples. As a listener (an attacker without chosen weights), the attack
+    reads honest weights in the same way."""
 
     reference = "Boenisch et al. 2023, EuroS&P; equal shares: Nowak et al. 2024 (QBI); spread shares, peeling: ours"
     iterative = False

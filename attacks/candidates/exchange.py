@@ -49,8 +49,8 @@ class Pool:
     gradients: Tensors
     """Members' gradients, name → (member, *shape)."""
     messages: Sequence[Tensors]
-    """For each observation, a simulated reading per member: name → (member, *shape). In the simulation, every sender
-    holds only this member."""
+    """For each observation, a simulated reading per member: name → (member, *shape). In the simulation, each client of
+    the round holds only this member."""
     separable: bool = False
     """True if the simulated reading of a set is the mean of its members' `messages`."""
 
@@ -99,8 +99,9 @@ class Pool:
         return self.shown(observed, sets)
 
     def adds_up(self, chosen: Tensor) -> bool:
-        """Return whether `messages` are exact for the set `chosen` (example,): the mean of its members' messages equals
-        the set's simulated reading (observed update)."""
+        """Return whether the mean of its members' simulated readings (the field `messages`) is exact for a set: it
+        equals the simulated reading (observed update) of the whole set. `chosen` (example,) are the set's positions in
+        the pool."""
         for observed, messages in zip(self.observed, self.messages, strict=True):
             whole, means = self.shown(observed, chosen[None]), _means(messages, chosen[1:], chosen[:1])
             if any(

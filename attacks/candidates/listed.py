@@ -12,9 +12,8 @@ _CHUNK = 64  # candidates in parallel
 
 
 def candidates(reading: Reading, members: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Return inputs (candidate, *shape) and label probabilities (candidate, class) of the candidates in the reading's
-    gallery (the list of candidates granted to the attacker). `members` are positions in the gallery; None takes all
-    candidates."""
+    """Return inputs (candidate, *shape) and label probabilities (candidate, class) of the candidates in the gallery of
+    `reading` (the granted list). `members` are positions in the gallery; None takes all candidates."""
     assert reading.gallery_inputs is not None and reading.gallery_labels is not None
     like = next(iter(reading.values.values()))
     inputs, labels = reading.gallery_inputs, reading.gallery_labels

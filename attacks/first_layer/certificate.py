@@ -42,9 +42,9 @@ class Upper:
     shape: tuple[int, ...]
     """Shape of an input."""
     weight: Tensor
-    """First layer's weight (neuron, input) for unnormalised inputs: it includes the model's normalisation of inputs."""
+    """First layer's weight (neuron, input) for unnormalised inputs: the model's input normalisation is included."""
     bias: Tensor
-    """First layer's bias (neuron,) for unnormalised inputs: it includes the model's normalisation of inputs."""
+    """First layer's bias (neuron,) for unnormalised inputs: the model's input normalisation is included."""
     rest: dict[str, Tensor]
     """Weights of the layers above the first, name → (*shape)."""
 
@@ -74,15 +74,17 @@ class Upper:
         )
 
     def logits(self, z: Tensor, rest: dict[str, Tensor]) -> Tensor:
-        """Return the model's logits (example, class) for the first layer's outputs `z` (example, neuron). `rest` are
-        the weights of the layers above, name → (*shape)."""
+        """Return the model's logits (example, class), given the outputs of its first layer.
+
+        - `z` (example, neuron): first layer's outputs.
+        - `rest`: weights of the layers above, name → (*shape)."""
         self.output.value = z
         outputs: Tensor = functional_call(self.model, rest, (z.new_zeros(len(z), *self.shape),))
         return outputs
 
     def deltas(self, inputs: Tensor) -> Tensor:
-        """Return δ = ∂loss/∂z at the first layer's output z for `inputs` (example, value), under each possible label:
-        (example, class, neuron)."""
+        """Return δ = ∂loss/∂z at the first layer's output z, simulated by the model for `inputs` (example, value),
+        under each possible label: (example, class, neuron)."""
         with torch.enable_grad():
             z = (inputs @ self.weight.T + self.bias).requires_grad_()
             loss = -self.logits(z, self.rest).log_softmax(-1)

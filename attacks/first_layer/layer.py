@@ -46,12 +46,12 @@ def first_weights(known: Reading | Server) -> dict[str, Tensor]:
 
 
 def first_layer(known: Reading | Server) -> FirstLayer | None:
-    """Return the fully connected first layer of a model, the first layer with parameters in the forward pass. Return
-    None unless this layer is linear with bias and used once, on the flattened input. A factor and an offset may
-    normalise each input value before the layer.
+    """Return the fully connected first layer of a model, the first with parameters in the forward pass. Return None
+    unless this layer is linear with bias and used once, on the flattened input. A factor and an offset may normalise
+    each input value before the layer.
 
-    - `known`: source of model and weights: a reading (the weights of its first observation count), or a server's
-      knowledge before the round."""
+    - `known`: source of model and weights: a reading (the weights of its first report count), or a server's knowledge
+      before the round."""
     weights = first_weights(known)
     like = next(iter(weights.values()))
     size = prod(known.shape)
@@ -103,7 +103,7 @@ def table(layer: FirstLayer, observed: list[dict[str, Tensor]], row: int) -> Ten
 
     - `layer`: the first layer.
     - `observed`: the observations (repeated reports on the same examples), each name → (reading, *shape).
-    - `row`: position of the reading in the batch.
+    - `row`: the reading's position in the batch.
 
     The gradient is Σ_n δ_n (h_n, 1)ᵀ over examples n, with the layer's input h_n and δ_n = ∂loss/∂z at the layer's
     output z."""
@@ -131,12 +131,12 @@ class RowSpace:
 
     @property
     def rank(self) -> int:
-        """Number of dimensions of the row space."""
+        """The row space's dimension."""
         return len(self.singular)
 
     def scaled(self, mixing: Tensor) -> Tensor:
         """Scale each row of `mixing` (example, rank) so that mixing @ `bias` is 1, and return the result. The examples
-        mixing @ `right` then have the right scale."""
+        mixing @ `right` then have the true scale."""
         return mixing / (mixing @ self.bias)[:, None]
 
     def deltas(self, mixing: Tensor) -> Tensor:

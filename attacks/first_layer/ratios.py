@@ -17,14 +17,15 @@ _REST = 1e-3  # of a row's explained bias gradient: a smaller rest is rounding
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gradient:
-    """Gradient in a reading (observed update) at the first two fully connected layers, in float64."""
+    """Gradient in a reading (observed update) at the first two fully connected layers, in float64. A row is a
+    first-layer neuron, a unit a second-layer neuron."""
 
     of_first: Tensor
     """First layer's gradient [dW | db], (row, input + 1)."""
     of_second: Tensor
     """Second layer's weight gradient (unit, row)."""
     explained: Tensor
-    """Absolute bias gradient already subtracted from each row, (row,)."""
+    """Absolute bias gradient already subtracted from each row, because it belongs to recovered examples: (row,)."""
 
     @property
     def status(self) -> Status:
@@ -33,13 +34,14 @@ class Gradient:
 
     @property
     def rounding(self) -> Tensor:
-        """Limit on the absolute bias gradient of each row, (row,); values up to this limit may be rounding errors."""
+        """Limit on the absolute bias gradient of each row (neuron of the first layer), (row,); values up to this limit
+        may be rounding errors."""
         return _REST * self.explained + _ROUNDING * self.of_first[:, -1].abs().max()
 
 
 def mean_gradient(reading: Reading, rows: Rows) -> Iterator[Gradient]:
-    """Yield the gradient at the first two layers for each reading of the batch `reading`, as a mean over observations
-    (repeated reports on the same victims). `rows`: the two layers."""
+    """Yield the gradient at the first two layers for each reading in the batch, as a mean over observations (repeated
+    reports on the same victims). `rows`: the two layers."""
     mean = mean_observation(observations(reading))
     for row in range(len(reading)):
         first, second = table(rows.first, [mean], row), mean[f"{rows.second}weight"][row].double().cpu()
@@ -47,8 +49,11 @@ def mean_gradient(reading: Reading, rows: Rows) -> Iterator[Gradient]:
 
 
 def in_range(ratios: Tensor, value_range: tuple[float, float], slack: float) -> Tensor:
-    """Return a mask (row,) of the `ratios` (row, input) that are valid examples. The values of an example lie in the
-    data's `value_range`, up to a root mean square distance of `slack` times the width of this range."""
+    """Return a mask of valid examples: (row,). An example's values lie in the data's range, up to a small distance.
+
+    - `ratios` (row, input): candidate examples, a row's (neuron's) weight gradient over bias gradient.
+    - `value_range`: smallest and largest data value.
+    - `slack`: largest root mean square distance outside the range, as a multiple of the range's width."""
     low, high = value_range
     outside = (ratios - ratios.clamp(low, high)).square().mean(1).sqrt()
     return outside <= slack * (high - low)  # NaN and infinity are outside

@@ -19,21 +19,24 @@ NO_ROWS = "its first layer is no fully connected layer with bias, followed by Re
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """A first fully connected layer with ReLU, and the fully connected layer above."""
+    """A first fully connected layer with ReLU, and the fully connected layer above. A row is a first-layer neuron, a
+    unit a second-layer neuron."""
 
     first: FirstLayer
-    """First layer."""
+    """First layer, with the input normalisation."""
     second: str
     """Prefix of the second layer's parameter names, such as "3."."""
     weight: Tensor
-    """First layer's weight (row, input), with the normalisation of inputs included; float64."""
+    """First layer's weight (row, input) for unnormalised inputs: the model's input normalisation is included;
+    float64."""
     bias: Tensor
-    """First layer's bias (row,), with the normalisation of inputs included; float64."""
+    """First layer's bias (row,) for unnormalised inputs: the model's input normalisation is included; float64."""
     above: Tensor
     """Second layer's weight (unit, row), in float64."""
 
     def outputs(self, inputs: Tensor) -> Tensor:
-        """Return the rows' outputs z (example, row) for `inputs` (example, input), before the ReLU."""
+        """Return the first layer's outputs z (example, row) for `inputs` (example, input), before the ReLU. A row is a
+        neuron."""
         return inputs @ self.weight.T + self.bias
 
     def chosen(
@@ -109,8 +112,8 @@ def rows_of(known: Reading | Server) -> Rows | None:
 
 
 def rows_to_choose(server: Server) -> Rows:
-    """Return the first two layers of the server's model, whose weights an attack chooses. Raises `NotApplicable` unless
-    both layers are fully connected with bias, with a ReLU between."""
+    """Return the first two layers of the model of `server`; an attack then chooses their weights. Raises
+    `NotApplicable` unless both layers are fully connected with bias, with a ReLU between."""
     rows = rows_of(server)
     if rows is None:
         raise NotApplicable(NO_ROWS)

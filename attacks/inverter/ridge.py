@@ -15,7 +15,8 @@ WORST = 1e6  # λ at which only the mean remains
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
     """Kernel of the regression: similarity of two feature vectors z and z'. With `width` 0, the kernel is linear, zᵀz'.
-    Otherwise it is Gaussian, exp(-width · ‖z - z'‖² / median ‖z - z'‖²), with the median over pairs of fitted rows."""
+    Otherwise it is Gaussian, exp(-width · ‖z - z'‖² / median ‖z - z'‖²), with the median over pairs of fitted examples.
+    """
 
     width: float = 0.0
     """Factor on the squared distance in the Gaussian kernel, without unit; 0 gives the linear kernel."""
@@ -33,8 +34,8 @@ class Kernel:
 
 
 def median_distance(products: Tensor) -> float:
-    """Return the median squared distance ‖z - z'‖² between feature vectors, over pairs from about 300 rows; never 0.
-    `products` (row, row) are the scalar products zᵀz' of all pairs."""
+    """Return the median squared distance ‖z - z'‖² between the examples' feature vectors, over pairs from about 300
+    examples; never 0. `products` (example, example) are the scalar products zᵀz' for all pairs."""
     every = max(1, len(products) // 300)
     few = products[::every, ::every]
     norms = few.diagonal()
@@ -44,9 +45,11 @@ def median_distance(products: Tensor) -> float:
 
 
 def factorise(kernel: Tensor, ridge: float) -> tuple[Tensor, float]:
-    """Factorise the regularised kernel matrix K + λ m I, with the mean m of K's diagonal. Return the Cholesky factor
-    and the final λ. `kernel` (row, row) is K. λ starts at `ridge`, and grows by factors of 10 until the matrix is
-    positive definite."""
+    """Factorise the regularised kernel matrix K + λ m I, with the mean m on K's diagonal. Return the Cholesky factor
+    and the final λ.
+
+    - `kernel` (example, example): K, for all pairs among the fitted examples.
+    - `ridge`: first λ, multiplied by 10 until the matrix is positive definite."""
     mean = kernel.diagonal().mean().clamp_min(torch.finfo(kernel.dtype).tiny)
     while True:
         shifted = kernel.clone()
@@ -82,8 +85,10 @@ class Ridge:
         return self.from_products(features @ self.features.T, features.square().sum(1))
 
     def from_products(self, products: Tensor, norms: Tensor) -> Tensor:
-        """Predict the targets (row, target) of new rows. `products` (row, fitted row) are the scalar products of new
-        and fitted features; `norms` (row,) are the new features' squared norms."""
+        """Predict the targets (row, target) of new rows (examples) from scalar products of their features.
+
+        - `products` (row, fitted row): scalar products of new and fitted features.
+        - `norms` (row,): squared norms of the new features."""
         return self.offset + self.kernel(products, norms, self.norms, self.median) @ self.coefficients
 
 

@@ -16,11 +16,11 @@ _TINY = 1e-30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaling:
-    """Learned map from gradient vectors (row, value) to the regression's features (row, feature). The map shifts and
-    scales; with `basis`, it then projects on principal components."""
+    """Learned map from gradient vectors (row, value) to the regression's features (row, feature); a row is a gradient.
+    The map shifts and scales; with `basis`, it then projects on principal components."""
 
     slices: tuple[slice, ...]
-    """Range of each tensor in a gradient vector."""
+    """Each tensor's range in a gradient vector."""
     direction: bool
     """True: each tensor's values in a gradient vector are first normalised to length 1."""
     mean: Tensor
@@ -37,9 +37,10 @@ class Scaling:
 
 
 def learn(vectors: Tensor, slices: tuple[slice, ...], units: Units, balance: Balance) -> Scaling:
-    """Learn a scaling that brings gradient `vectors` (row, value) to a standard deviation of 1.
+    """Learn a scaling that brings gradient vectors to a standard deviation of 1.
 
-    - `slices`: range of positions of each tensor in a vector.
+    - `vectors` (row, value): a gradient per row.
+    - `slices`: each tensor's range in a vector.
     - `units`: "coordinate" takes a deviation per coordinate, "tensor" a deviation per tensor. "direction" first
       normalises each tensor in a row to length 1, then takes a deviation per tensor.
     - `balance`: equal weight for every value ("values"), or for every tensor ("tensors")."""
@@ -58,10 +59,9 @@ def learn(vectors: Tensor, slices: tuple[slice, ...], units: Units, balance: Bal
 
 
 def principal(scaled: Tensor, count: int, key: Key) -> Tensor:
-    """Return the principal directions of the vectors `scaled` (row, feature), the strongest first: (feature,
-    direction).
+    """Return the principal directions of the vectors `scaled`, the strongest first: (feature, direction).
 
-    - `scaled`: a vector per row, centred.
+    - `scaled` (row, feature): a vector per row, centred.
     - `count`: largest number of directions.
     - `key`: draws the start of the method, a randomised decomposition with a power step (Halko et al. 2011, algorithm
       4.4)."""

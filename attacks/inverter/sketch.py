@@ -46,7 +46,7 @@ class Sketch:
 
     @property
     def slices(self) -> tuple[slice, ...]:
-        """Range of positions of each tensor in the vector."""
+        """Each parameter tensor's range in the vector."""
         ends = torch.tensor((0, *self.sizes)).cumsum(0).tolist()
         return tuple(slice(*pair) for pair in pairwise(ends))
 

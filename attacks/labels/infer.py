@@ -69,11 +69,14 @@ def label_notes(reading: Reading, described: Tensors | None) -> tuple[str, ...]:
 
 def described_classes(reading: Reading, gradients: Tensors) -> dict[str, Tensor] | None:
     """Simulate the readings of public batches, each with a single label: name → (class · batch, *shape). The simulation
-    follows the defense's description, or has no defense if the reading has no description.
+    follows the defense's description, or has no defense if `reading` has no description.
 
-    `labels_from` compares readings with these simulations where the label rule for the last layer's gradient fails:
-    after publicly known changes of this gradient, such as sign flips, or with operations behind the last layer.
-    `gradients` are the actual readings, name → (reading, *shape).
+    - `reading`: the attacked readings, with model, public examples and the defense's description.
+    - `gradients`: the readings as mean gradients over local steps, name → (reading, *shape).
+
+    Purpose: `labels_from` compares readings with these simulations if the label rule for the last layer's gradient
+    fails. The rule fails after publicly known changes of this gradient, such as sign flips, or with operations behind
+    the last layer.
 
     The result is empty if simulations do not show the labels of other public batches. The result is None if
 

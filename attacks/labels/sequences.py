@@ -18,8 +18,8 @@ Score = Callable[[Tensor], Tensor]  # sequences (sequence, example) → (sequenc
 
 
 def count_sequences(layer: LastLayer, labels: Tensor | None) -> int:
-    """Return an upper bound on the number of label sequences. A sequence has the labels of all examples, in the order
-    of local steps.
+    """Return an upper bound on the number of label sequences. A sequence lists all examples' labels in the order of
+    local steps.
 
     - `layer`: the last layer; it gives the numbers of examples per step.
     - `labels` (example,): the labels if known, in any order; None allows any labels."""
@@ -38,8 +38,8 @@ def count_sequences(layer: LastLayer, labels: Tensor | None) -> int:
 
 
 def all_sequences(layer: LastLayer, labels: Tensor | None) -> Tensor:
-    """Return every possible label sequence: (sequence, example). A sequence has the labels of all examples, in the
-    order of local steps.
+    """Return every possible label sequence: (sequence, example). A sequence lists all examples' labels in the order of
+    local steps.
 
     - `layer`: the last layer; it gives the numbers of examples per step.
     - `labels` (example,): the labels if known, in any order; None allows any labels."""
@@ -82,7 +82,7 @@ def _orders(labels: list[int]) -> Iterator[tuple[int, ...]]:
 
 def descend(layer: LastLayer, score: Score, starts: Tensor, labels_known: bool) -> tuple[Tensor, Tensor]:
     """Search for label sequences with a low score, by coordinate descent. Return all visited sequences (sequence,
-    example) and their scores (sequence,). A sequence has the labels of all examples, in the order of local steps.
+    example) and their scores (sequence,). A sequence lists all examples' labels in the order of local steps.
 
     - `layer`: the last layer; it gives the numbers of examples per step.
     - `score`: function from sequences (sequence, example) to scores (sequence,).
@@ -127,7 +127,7 @@ def neighbours(layer: LastLayer, now: Tensor, labels_known: bool) -> Tensor:
 
 
 def any_sequence(layer: LastLayer, labels: Tensor | None, draw: np.random.Generator) -> Tensor:
-    """Draw a random label sequence (example,), labels in the order of local steps, as a start for a search.
+    """Draw a random label sequence (example,), labels by local step, as a start for a search.
 
     - `layer`: the last layer; it gives the numbers of examples per step.
     - `labels` (example,): the labels if known, in any order; None draws the labels too.

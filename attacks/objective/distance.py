@@ -21,7 +21,7 @@ class Distance:
     kind: Kind
     """`l2`: Σ (c - o)²; `l1`: Σ |c - o|; `cosine`: 1 - c·o / (‖c‖‖o‖) (Geiping et al. 2020, eq. 4)."""
     layers: Layers = "equal"
-    """Weights of tensors: "equal", or "normalised": weights with which a zero gradient has the same distance in each
+    """Weights of tensors: "equal", or "normalised". With "normalised", a zero gradient has the same distance in each
     tensor."""
     exclude: tuple[str, ...] = ()
     """Prefixes of parameter names; tensors with such a name are left out, as for the "muted" attacker of the paper

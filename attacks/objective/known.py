@@ -18,7 +18,7 @@ _SINGLE = "a single example's part of a reading has no further examples, steps o
 def known_examples(reading: Reading, row: int, weights: Tensors) -> Candidates:
     """Return the known examples behind a reading (the grant `mates`), as a single candidate batch (1, example - 1).
 
-    - `reading`: the batch of readings; `row`: position of the reading in the batch.
+    - `reading`: the attacked readings; `row`: the reading's position in the batch.
     - `weights`: the model's weights, name → (*shape)."""
     assert reading.mates_inputs is not None and reading.mates_labels is not None
     like = next(iter(reading.values.values()))
@@ -116,8 +116,9 @@ def of_unknown(reading: Reading, row: int) -> Reading:
     between the reading and a simulated reading in which this example has a zero gradient, times the number of examples.
     In an undefended mean, the part is the example's gradient.
 
-    `reading` has a single observation, known examples (the grant `mates`) and labels; `row` is a position in this
-    batch."""
+    - `reading`: the attacked readings, with known examples (the grant `mates`), labels and a single report on each
+      victim.
+    - `row`: the reading's position in the batch."""
     reading = reading.of([row])
     weights = {name: value[0] for name, value in reading.weights.items()}
     reading = _own_message(reading, weights)

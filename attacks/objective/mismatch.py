@@ -61,8 +61,8 @@ class Mismatch:
     unrolled: bool = False
     """True simulates each local step; False takes a single gradient in place of the mean over steps."""
     exact: bool = False
-    """True takes minus the log density of the defense's description as distance, if the description has a density. Such
-    a distance may be negative."""
+    """True takes another distance: minus the observation's log density under the defense's description, if the
+    description has a density. Such a distance may be negative."""
 
     def __call__(
         self, observed: list[dict[str, Tensor]], inputs: Tensor, targets: Tensor, *, differentiable: bool
@@ -168,10 +168,12 @@ class Mismatch:
         return {name: value.unflatten(0, (len(inputs), rows)) for name, value in flat.items()}
 
     def of_shown(self, simulated: Tensors, observed: Tensors) -> Tensor:
-        """Return the distance (reading,) between a `simulated` and the `observed` observation (report on the victims),
-        each name → (reading, *shape). Usually this is the field `distance`. If the defense's random draws have a
-        likelihood p, the result is -2v log p with the noise variance v. With `exact`, the result is minus the log
-        density of the observation, if the description has a density."""
+        """Return the distance (reading,) between simulated and actual observations (reports on the victims). Usually
+        this is the field `distance`. If the description gives a likelihood p of the defense's random draws, the result
+        is -2v log p with the noise variance v. With the field `exact`, the result is minus the observation's log
+        density, if the description has a density.
+
+        - `simulated`, `observed`: an observation of each reading, name → (reading, *shape)."""
         description = self.reading.description
         if description is not None and self.exact and len(self.reading.rounds) == 1:
             density = description.log_density(simulated, observed)

@@ -133,9 +133,9 @@ class _RescaledSimulator:
 
 
 def rescaled(reading: Reading) -> Reading:
-    """Multiply a reading (observed update), its description of the defense and its simulator by the same power of two,
-    so that the median norm of the readings is about 1. A batch with a median norm in 1e-6 … 1e6 is returned unchanged.
-    Without the factor, the square of 1e-21 is 0 in single precision, and every candidate would seem exact."""
+    """Multiply the observed updates in `reading`, the description and the simulator by the same power of two, so that
+    the updates' median norm is about 1. Readings with a median norm in 1e-6 … 1e6 are returned unchanged. Without the
+    factor, 1e-21 squared is 0 in single precision, and every candidate would seem exact."""
     squares = torch.stack([value.double().flatten(1).square().sum(1) for value in reading.values.values()])
     norms = squares.sum(0).sqrt()
     norms = norms[norms.isfinite() & (norms > 0)]

@@ -45,7 +45,7 @@ def start_by_layers(
     `known_values` computes these values layer by layer. The search here minimises the squared distance to these values
     plus a weighted -log p, with the prior's density p.
 
-    - `reading`: the batch of readings, with the model.
+    - `reading`: the attacked readings, with the model.
     - `observed`: the observations (repeated reports on the same examples), each name → (reading, *shape).
     - `space`: search space of the inputs, with the prior.
     - `evaluations`: limit per reading.

@@ -40,9 +40,9 @@ class NoiseModel:
     """Weight of the attack's prior, for noise declared in the defense's description. With this weight, the minimum of
     the objective is the most probable candidate.
 
-    The objective is the squared distance plus 2v·(-log p), with the noise variance v per coordinate of the mean
-    observation, and the prior's density p. For Laplace noise, the objective is the absolute distance plus √(v/2)·(-log
-    p). Under p, neighbouring pixels differ as in public images, and values lie in the data's range."""
+    The objective is the squared distance plus 2v·(-log p), with the prior's density p. v is the noise variance per
+    coordinate, in the mean over repeated reports. For Laplace noise, the objective is the absolute distance plus
+    √(v/2)·(-log p). Under p, neighbouring pixels differ as in public images, and values lie in the data's range."""
 
     variance: float
     """Mean noise variance over coordinates, in squared gradient units; 0 (and no prior) if no noise is described."""

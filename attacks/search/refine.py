@@ -41,7 +41,7 @@ def refine(
 
 
 def in_double(reading: Reading) -> Reading:
-    """Return the attacked `reading` with its observations, weights and a copy of its model in double precision."""
+    """Return the batch `reading` with its updates, weights and a copy of its model in double precision."""
     return replace(
         reading,
         model=copy.deepcopy(reading.model).double(),

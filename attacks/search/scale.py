@@ -16,7 +16,7 @@ _BRIGHT = 0.99  # quantile of an image matched to public images
 
 @torch.no_grad()
 def blind_to_scale(reading: Reading) -> bool:
-    """Return whether the reading's model ignores the scale of inputs: its outputs stay equal if the values of the
+    """Return whether the model of `reading` ignores the scale of inputs: its outputs stay equal if the values of the
     reading's public images are halved."""
     if not reading.kind.spatial or len(reading.public_inputs) < 2:
         return False
@@ -28,8 +28,11 @@ def blind_to_scale(reading: Reading) -> bool:
 
 
 def usual_brightness(inputs: Tensor, reading: Reading) -> Tensor:
-    """Scale each image in `inputs` (…, *shape) to the usual brightness: its 99 % quantile then equals the median of
-    this quantile over the reading's public images."""
+    """Scale each image to the usual brightness: its 99 % quantile then equals the median of this quantile over public
+    images.
+
+    - `inputs` (…, *shape): the images.
+    - `reading`: the attacked readings, with the public images."""
     dims = len(reading.shape)
     bright = inputs.flatten(-dims).quantile(_BRIGHT, dim=-1)
     usual = reading.public_inputs.flatten(1).quantile(_BRIGHT, dim=1).median().to(bright)

@@ -64,7 +64,7 @@ class Spectrum:
     mean: Tensor
     """Mean of public images (channel, height, width)."""
     channels: Tensor
-    """Principal colours as rows (channel, channel)."""
+    """Principal colours as rows of a matrix (channel, channel)."""
     deviation: Tensor
     """Standard deviation for each principal colour and frequency (channel, height, width)."""
 
@@ -245,8 +245,8 @@ def _moments(public: Tensor, images: bool) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def linear_part(space: Gaussian) -> Tensor:
-    """Return the matrix Aᵀ (variable, value) of a search space whose inputs are x = mean + A u: row i is ∂x/∂u_i, for
-    variable number i."""
+    """Return the matrix Aᵀ (variable, value) of a search space, whose inputs are x = mean + A u: row i is ∂x/∂u_i, for
+    variable number i. `space`: the search space."""
     eye = torch.eye(space.mean.numel()).to(space.mean)
     return space.inputs(eye) - space.mean.flatten()
 

@@ -16,7 +16,7 @@ def start(kind: Start, reading: Reading, position: int, restart: int, key: Key) 
     """Draw the first candidates for a reading: (example, *shape) float32.
 
     - `kind`: distribution of the candidates, from the list below.
-    - `reading`: the batch of readings; `position`: the reading's position in this batch.
+    - `reading`: the attacked readings; `position`: the reading's position in this batch.
     - `restart`: number of the draw, 0 for the first start.
     - `key`: source of random numbers.
 

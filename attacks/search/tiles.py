@@ -27,7 +27,8 @@ class Tiles:
     """Height and width of a tile, in pixels; divides height and width of the image."""
 
     def spectra(self, x: Tensor) -> Tensor:
-        """Turn images `x` (image, value) into cosine spectra over tiles (frequency, image, phase)."""
+        """Turn images `x` (image, value) into cosine spectra over tiles: (frequency, image, phase). A phase is a
+        channel and a position within a tile."""
         channels, height, width = self.shape
         side, count = self.side, len(x)
         tiles = x.reshape(count, channels, height // side, side, width // side, side).permute(2, 4, 0, 1, 3, 5)
@@ -36,7 +37,7 @@ class Tiles:
 
     def images(self, spectra: Tensor) -> Tensor:
         """Turn cosine `spectra` over tiles (frequency, image, phase) into images (image, value), the inverse of
-        `spectra`."""
+        `spectra`. A phase is a channel and a position within a tile."""
         channels, height, width = self.shape
         side, count = self.side, spectra.shape[1]
         flat = self._frequencies(spectra).T @ spectra.reshape(len(spectra), -1)
@@ -76,7 +77,7 @@ def in_variables(space: Gaussian, blocks: Tensor, tiles: Tiles, like: Tensor) ->
 
     - `space`: the search space.
     - `blocks` (frequency, phase, phase): the curvature in input values, a matrix for each cosine frequency over the
-      `tiles` of an image.
+      `tiles` of an image. A phase is a channel and a position within a tile.
     - `like`: tensor that gives dtype and device."""
     values, vectors = torch.linalg.eigh(blocks)
     root = ((vectors * values.clamp_min(0).sqrt()[:, None]) @ vectors.mT).to(like)

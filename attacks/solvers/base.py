@@ -63,8 +63,11 @@ def merge(state: S, fresh: S, rows: Tensor) -> S:
 
 
 def put(target: Tensor, rows: Tensor, chosen: Tensor, values: Tensor) -> None:
-    """Assign target[rows[chosen]] = values[chosen] in place. `rows` are distinct row numbers of `target`; `chosen` is a
-    mask over `rows` and `values`. On a GPU the host does not wait for `chosen`."""
+    """Assign target[rows[chosen]] = values[chosen] in place, on the leading axis.
+
+    - `rows`: distinct row numbers in `target`.
+    - `chosen`: mask over `rows` and `values`; on a GPU the host does not wait for the mask.
+    - `values`: a value for each number in `rows`."""
     if not target.is_cuda:
         target[rows[chosen]] = values[chosen]
         return
@@ -87,27 +90,28 @@ class Problem(Protocol):
     again. Row and restart numbers are tensors on the host (CPU)."""
 
     def start(self, row: int, restart: int) -> Tensor:
-        """Return the first point of the row numbered `row` at this `restart`: (variable,)."""
+        """Return the first point (variable,) of a minimisation. `row` is its number, `restart` the restart's number, 0
+        for the first start."""
 
     def subset(self, rows: Tensor, restarts: Tensor) -> Evaluate:
-        """Return the objective of the rows numbered `rows` (row,), at their `restarts` (row,): a function from points
-        (row, variable) to losses (row,) and gradients (row, variable)."""
+        """Return the objective of some minimisations: a function from points (row, variable) to losses (row,) and
+        gradients (row, variable). `rows` (row,) are their numbers, `restarts` (row,) the numbers of their restarts."""
 
     def zero_gradient_loss(self, rows: Tensor) -> Tensor:
-        """Return the loss (row,) of a candidate whose gradient is zero, for the rows numbered `rows`. Limits are shares
-        of this loss."""
+        """Return the loss (row,) of a candidate whose gradient is zero, for the minimisations numbered `rows`. The
+        loop's limits are shares of this loss."""
 
     def noise_floor(self, rows: Tensor) -> Tensor:
-        """Return the loss (row,) that the defense's noise causes at the true examples, for the rows numbered `rows`.
-        Below this value, a lower loss does not mean a better candidate."""
+        """Return the loss (row,) that the defense's noise causes at the true examples, for the minimisations numbered
+        `rows`. Below this value, a lower loss does not mean a better candidate."""
 
     def in_range(self, x: Tensor) -> Tensor:
-        """Return the inputs (row, value) at the points `x` (row, variable), divided by the width of the data's range.
-        The solvers' loop estimates from them how exact the inputs are."""
+        """Return the inputs (row, value) at the points `x` (row, variable) of some minimisations, divided
+        by the data range's width. The solvers' loop estimates from them how exact the inputs are."""
 
     def loss_scale(self, rows: Tensor) -> Tensor:
-        """Return the factor (row,) by which the loop multiplies losses before a solver gets them, for the rows numbered
-        `rows`. The factor is necessary because the solver's tolerances are absolute."""
+        """Return the factor (row,) by which the loop multiplies losses before a solver gets them, for the minimisations
+        numbered `rows`. The factor is necessary because the solver's tolerances are absolute."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +177,7 @@ class Solution:
     marks: tuple[int, ...]
     """Evaluation counts at which losses are noted: powers of two, then the last evaluation."""
     losses: Tensor
-    """Least loss until each mark (mark, row)."""
+    """Least loss until each evaluation count in `marks`: (mark, row)."""
     trajectory: Tensor
     """Points with the losses in `losses`, (mark, row, variable), for the first rows only (the argument `traced` of
     `minimise`)."""

@@ -65,10 +65,10 @@ class Lbfgs(Solver[LbfgsState]):
     line_search: Literal["none", "backtracking"] = "none"
     """"none" takes full steps; "backtracking" shrinks a step until the loss falls sufficiently."""
     tolerance_gradient: float = 1e-7
-    """A row is finished if no gradient entry exceeds this value."""
+    """A minimisation is finished if no gradient entry exceeds this value."""
     tolerance_change: float = 1e-9
-    """A row is finished if the slope of the loss along its direction is weaker than this value. With backtracking, a
-    change of variables or loss below this value also finishes the row."""
+    """A minimisation is finished if the slope of the loss along its direction is weaker than this value. With
+    backtracking, a change of variables or loss below this value also finishes it."""
     inner: int = 20
     """Evaluations in an outer step of the published loops."""
 

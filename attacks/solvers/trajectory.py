@@ -21,7 +21,7 @@ class Trajectory:
         self._counts = torch.tensor(self.marks)
 
     def note(self, rows: Tensor, evaluations: Tensor, loss: Tensor, x: Tensor) -> None:
-        """Store loss and point of each row that has just reached a mark.
+        """Store loss and point of each minimisation (row) that has just reached a mark (a count of evaluations).
 
         - `rows` (position,): numbers of the rows evaluated last, on the host (CPU).
         - `evaluations` (position,): evaluations used by these rows, on the host.
