@@ -154,7 +154,7 @@ class Scaling:
     factors: Tensors
     """Factor for each row (client or example), name → (*lead); a tensor whose name is absent has factor 1."""
     deviation: Tensor | float = 0.0
-    """Noise deviation: a number, or a value for each row (*lead)."""
+    """Noise deviation: a number, or a value for each row (client or example), (*lead)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

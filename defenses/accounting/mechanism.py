@@ -60,7 +60,7 @@ class Sampling:
     """Frequency with which a training uses a row (an example or a client)."""
 
     q: float
-    """Sampling rate of a row in each step."""
+    """Sampling rate: the probability that a step uses a given row (an example or a client)."""
     per_round: int
     """Number of steps per round."""
     rounds: int

@@ -26,14 +26,15 @@ _SENT = 1e-4  # relative precision of the step in a reading
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StochasticLevels(Transform):
     """Round each coordinate g at random to τ·⌊g/τ⌋ or τ·(⌊g/τ⌋ + 1), without bias. The upper value has probability p =
-    g/τ - ⌊g/τ⌋; coordinates are independent, with variance τ²·p(1 - p). The step τ of each tensor in each row is ‖g‖₂/s
-    (`l2`) or max|g|/s (`max`). Rounding signed numbers gives the same distribution as the papers' sign(g)·ξ, with ξ a
-    rounding of |g|/τ."""
+    g/τ - ⌊g/τ⌋; coordinates are independent, with variance τ²·p(1 - p). The step τ of each tensor g of a client or an
+    example is ‖g‖₂/s (`l2`) or max|g|/s (`max`). Rounding signed numbers gives the same distribution as the papers'
+    sign(g)·ξ, with ξ a rounding of |g|/τ."""
 
     random: ClassVar[bool] = True
 
     levels: int | None
-    """s, the number of levels; None: √n for a tensor with n coordinates."""
+    """s, the number of magnitudes above 0 to which a coordinate may be rounded; None: √n for a tensor with n
+    coordinates."""
     norm: Literal["l2", "max"]
     """Norm that sets the step τ."""
     clip: float | None = None

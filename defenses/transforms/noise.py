@@ -49,7 +49,7 @@ class GaussianNoise(Noise):
     deviation: float | Schedule
     """Deviation before the factor `scale`: a number, or a schedule over rounds."""
     scale: float = 1.0
-    """Factor on the deviation."""
+    """Constant factor on the deviation, useful if `deviation` is a schedule of noise multipliers."""
     on: Literal["all", "nonzero"] = "all"
     """"nonzero" leaves exact zeros unchanged, so an earlier mask stays visible."""
 

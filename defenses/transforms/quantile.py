@@ -15,7 +15,7 @@ from bench.defenses.transforms.rows import joint_norm, norms, rescaled
 class QuantileClip(Transform):
     """Clip rows by joint norm to C, add N(0, (multiplier·C)²), and move C towards the quantile γ of the norms. C ←
     C·exp(-η_C(b̃ - γ)) with b̃ = (Σ 1[norm ≤ C] + N(0, σ_b²))/n for n rows; each row adds a share of the count noise.
-    Rows are a round's updates for `owner` "server", or a batch's examples for "client"."""
+    Rows are a round's updates for `owner` "server", or a batch's example gradients for "client"."""
 
     random: ClassVar[bool] = True
 
@@ -24,7 +24,7 @@ class QuantileClip(Transform):
     initial_bound: float
     """C before round 0."""
     multiplier: float
-    """Noise multiplier of each row."""
+    """Noise multiplier of each row: noise deviation over the bound C."""
     count_noise: float
     """σ_b, the deviation of the noise on the count of rows within C."""
     quantile: float = 0.5

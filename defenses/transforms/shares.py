@@ -59,8 +59,8 @@ class NoiseShares(Additive):
         """Return the noise that attackers assume: its variance on a client's upload, and on the mean over clients.
         Client j adds the noise share n_ji, and client i adds -r·n_ji with a random factor r, so only (1 - r)·n_ji
         remains in the mean. The noise is stated as Gaussian: approximate for random r, exact if r is always 1
-        (`factor_variance` 0). `context` is the place in the training, with the share of colluders; `state` is not used.
-        """
+        (`factor_variance` 0). `context` is the place in the training, with the share of neighbours that reveal their
+        noise to the attacker; `state` is not used."""
         share = round(context.colluders * self.shares) / self.shares
         own = self.deviation**2
         return AddedNoise(
