@@ -30,7 +30,7 @@ def channels_first(images: NDArray[Any], path: Path, name: str) -> NDArray[np.ui
 
 
 def class_labels(labels: NDArray[Any], path: Path, name: str) -> NDArray[np.int64]:
-    """Return labels (example,) as int64. Raises `DataError` unless they are integers ≥ 0 on a single axis; `path` and
+    """Return `labels` (example,) as int64. Raises `DataError` unless they are integers ≥ 0 on a single axis; `path` and
     `name` say in the message which file and array is wrong."""
     if labels.dtype.kind not in "iu" or labels.ndim != 1 or (labels.size and int(labels.min()) < 0):
         raise DataError(

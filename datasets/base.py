@@ -50,7 +50,7 @@ class Group:
     name: str
     """Name of the feature."""
     columns: tuple[int, ...]
-    """Positions of the columns in a row."""
+    """Positions of the columns in a table row."""
     categorical: bool
     """True for one-hot columns."""
     mean: float = 0.0
@@ -194,8 +194,8 @@ def content_hash(raw: Raw) -> str:
 
 
 def split(raw: Raw, *, name: str, private: bool) -> Data:
-    """Check the values of a data set, and divide it into training, test, public, tuning and gallery parts. The content
-    hash is the key of the division: the same data always have the same splits.
+    """Check the values of a data set, and divide it into the five parts of `Data`: training, test, public, tuning and
+    gallery. The content hash is the key of the division: the same data always have the same parts.
 
     - `raw`: the data set as a loader read it.
     - `name`, `private`: fields of `Data`.

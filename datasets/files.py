@@ -28,7 +28,7 @@ class Remote:
     urls: tuple[str, ...]
     """Full addresses, in the order of use; a later address is used if an earlier one fails."""
     place: str
-    """Target folder below the data folder."""
+    """Folder below the data folder into which the file is written."""
     unpacks: str | None = None
     """Folder below `place` that holds the unpacked archive; None for a plain file."""
 
@@ -42,7 +42,7 @@ class Layout:
     names: tuple[str, ...]
     """Names of all files."""
     format: str = ""
-    """Format of the files, for a loader with several formats."""
+    """Format of the files, a word that only the data set's loader uses; empty for a single format."""
 
 
 def locate(folders: Sequence[Path], layouts: Sequence[Layout]) -> tuple[Layout, tuple[Path, ...]]:
