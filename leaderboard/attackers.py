@@ -25,7 +25,8 @@ LOW, HIGH = 0.05, 0.5  # an attack fails where its rate is at most `LOW`, and an
 
 @dataclass(slots=True)
 class Outcome:
-    """An attack's result in a condition, over all weight seeds."""
+    """An attack's result in a condition (data, model, setting, defense, interception point), over all seeds of the
+    model's weights."""
 
     hits: dict[ExampleKey, bool] = field(default_factory=dict)
     """Map from example to True if the attack reconstructed the example; not applicable or crashed: False."""
@@ -106,7 +107,7 @@ class Attacker:
     rate: float
     """Mean success rate over conditions; a condition to which the attack does not apply counts 0."""
     interval: Interval
-    """95 % interval for `rate`, over victims and weight seeds (`stratified_share`)."""
+    """95 % interval (low, high) for `rate`, over victims and seeds of the model's weights (`stratified_share`)."""
     psnr_db: float | None
     """Median PSNR in dB over the reconstructed examples; None if there are none."""
     seconds: float | None
@@ -131,7 +132,7 @@ class Attacker:
     """
 
     def json(self) -> dict[str, Any]:
-        """Return the fields as JSON types."""
+        """Return a dictionary of the row's fields as JSON types."""
         return asdict(self)
 
 

@@ -23,7 +23,7 @@ class AttackRow:
     round). None marks an unknown figure."""
 
     title: str
-    """The shared configuration in words: model, weights, setting, grants (not data set, attack, defense, point)."""
+    """The shared configuration in words: model, weights, setting and grants (extra knowledge of the attacker)."""
     dataset: str
     """Name of the data set."""
     attack: str
@@ -39,8 +39,8 @@ class AttackRow:
     interval: tuple[float, float] | None
     """95 % interval for `asr`; None if `asr` is unknown."""
     medians: dict[str, float | None]
-    """Map from metric name to the median over examples, with the worst value for a failed attack; None in a cascade, as
-    its attacks saw different examples."""
+    """Map from metric name to the median over examples, with the worst value for a failed attack; None in a cascade,
+    because later attacks saw only the failures of earlier attacks."""
     rmse_of_successes: float | None
     """Median root mean square error over the reconstructed examples, in units of the data's range."""
     prior_psnr_db: float | None
@@ -60,7 +60,7 @@ class AttackRow:
     """Figures from a paper for these cells; None without such figures."""
 
     def json(self) -> dict[str, Any]:
-        """Return the fields as JSON types."""
+        """Return a dictionary of the row's fields as JSON types."""
         return row_json(self)
 
 

@@ -83,8 +83,8 @@ class AtPoint:
     prior_psnr_db: float | None
     """Median over examples of the highest PSNR in dB among the prior-only baselines; None without a baseline."""
     reference_db: float | None = None
-    """Median PSNR in dB that an ideal estimate would have if the gradient were linear around the truth; None: not
-    computed."""
+    """Median PSNR in dB that an ideal estimate would have if the gradient were linear around the true example; None:
+    not computed."""
     epsilon: float | None
     """Differential-privacy ε of a reading at this point, valid against any attacker; None without a guarantee."""
     epsilon_absent: str | None
@@ -126,7 +126,8 @@ class Row:
     private: bool
     """True if the data are private."""
     cells: tuple[str, ...]
-    """Ids of this row's finished cells; first the best attack's cells at the point with the highest success rate."""
+    """Ids of this row's finished cells (experiments); first the best attack's cells at the interception point with the
+    highest success rate."""
     short: str = ""
     """Short title of the condition, such as `mnist · dlg-lenet (sigmoid) · untrained · B = 4`."""
     rank: int = 0
@@ -168,7 +169,8 @@ class Row:
         return tuple(sorted(each, key=lambda flag: (flag.code not in INCOMPLETE, flag)))
 
     def json(self) -> dict[str, Any]:
-        """Return the fields as JSON types, with the flags and the point with the highest success rate."""
+        """Return a dictionary of the fields as JSON types, with the flags and the interception point with the highest
+        success rate."""
         worst = self.worst
         return {
             **asdict(self),

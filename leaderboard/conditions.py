@@ -137,8 +137,8 @@ def _from_inside(point: str) -> tuple[int, str]:
 
 
 def condition_key(record: Record) -> str:
-    """Return the configuration that all records of a condition share, with the protocol's version (the evaluation's
-    rules), as canonical JSON. Records with equal keys are in the same condition.
+    """Return the part of the configuration of `record` that all records of its condition share, with the protocol's
+    version (the evaluation's rules), as canonical JSON. Records with equal keys are in the same condition.
 
     Left out are defense, attack, knowledge, point, budget, `chunk` (number of observed updates in memory at once),
     noise draw, seed and gallery (list of candidates)."""

@@ -93,7 +93,7 @@ def _cost(done: Sequence[_Done], undefended: Sequence[_Done]) -> DefenseCost:
 
 
 def middle(values: Iterable[float | None]) -> float | None:
-    """Return the median of the values that are not None; None if there is no such value."""
+    """Return the median of those `values` that are not None; None if there is no such value."""
     there = [value for value in values if value is not None]
     return median(there) if there else None
 

@@ -49,7 +49,7 @@ class KnowledgeRow:
         return paired_difference(after, before, clusters=clusters(common))
 
     def json(self) -> dict[str, Any]:
-        """Return the row as JSON types, with `change` and the figures of both kinds of attackers."""
+        """Return a dictionary of the row as JSON types, with `change` and the figures of both kinds of attackers."""
         return {
             "condition": self.condition,
             "defense": self.defense,

@@ -23,7 +23,8 @@ class Rate:
     chance: float
     """Share expected if every attack guessed blindly: a blind guess's success probability, summed over the attacks."""
     ceiling: float | None = None
-    """Upper bound on this share for any attacker, derived from ε at this point; None without a guarantee."""
+    """Upper bound on this share for any attacker, derived from ε at this interception point; None without a guarantee.
+    """
     violated: bool = False
     """True if the measured share is significantly above the ceiling, which refutes the stated ε."""
     here: float | None = None
@@ -33,7 +34,7 @@ class Rate:
 
 
 def most_over_chance(*rates: Rate | None) -> Rate | None:
-    """Return the rate that exceeds its chance level by the most; None if every rate is None."""
+    """Return that rate of `rates` that exceeds its chance level by the most; None if every rate is None."""
     return max((rate for rate in rates if rate is not None), key=lambda r: r.value - r.chance, default=None)
 
 

@@ -153,7 +153,7 @@ class Standing:
         return self._released.delta if self._released else None
 
     def json(self) -> dict[str, Any]:
-        """Return the fields and the figures derived from them as JSON types."""
+        """Return a dictionary of the fields, and of the figures derived from them, as JSON types."""
         names = ("missing", "leaked", "recognised", "diverged", "accuracy", "lost", "epsilon", "epsilon_of", "delta")
         own = {name: value for name, value in asdict(self).items() if name != "base"}
         return own | {name: getattr(self, name) for name in names}
@@ -388,6 +388,6 @@ def beside(records: Iterable[Record], rows: Sequence[Row], defense: str, other: 
 
 
 def mean(values: Iterable[float | None]) -> float | None:
-    """Return the mean of the values that are not None; None if there is no such value."""
+    """Return the mean of those `values` that are not None; None if there is no such value."""
     there = [value for value in values if value is not None]
     return fmean(there) if there else None

@@ -79,8 +79,8 @@ def leakage(level: str) -> str:
 
 
 def levels_of(ranked: Iterable[Standing]) -> tuple[str, ...]:
-    """Return the levels of leakage that a table of the standings `ranked` shows: "L1" and "L2" (shares of named
-    examples); also "L3" (a share of reconstructed examples) if it was measured for a family."""
+    """Return the levels of leakage that a table of the standings `ranked` shows: "L1" and "L2" (upper bounds on the
+    share of named examples); also "L3" (on the share of reconstructed examples) if it was measured for a defense."""
     measured = any(each.row.reconstructed is not None for each in ranked)
     return tuple(level for level in LEVELS if level != RECONSTRUCTED or measured)
 
@@ -93,9 +93,9 @@ def advised(standings: Sequence[Standing], level: str, loss: float) -> tuple[Sta
 
 
 def rank_line(ranked: Sequence[Standing], family: str) -> str | None:
-    """Return the rank of the defense family `family` (a defense at all its strengths) among the standings `ranked` as
-    text, with the ranks before and after, such as `rank 3 of 15: keeps 94% at L1, sigma = 1.3; before: gaussian 95%;
-    after: adaclip 63%`. None if the family is not in `ranked`."""
+    """Return the rank of a defense family (a defense at all its strengths) among the standings `ranked` as text, with
+    the ranks before and after, such as `rank 3 of 15: keeps 94% at L1, sigma = 1.3; before: gaussian 95%; after:
+    adaclip 63%`. `family` is the family's name; None if it is not in `ranked`."""
     own = next((each for each in ranked if each.row.family == family), None)
     if own is None:
         return None
@@ -114,8 +114,8 @@ def rank_line(ranked: Sequence[Standing], family: str) -> str | None:
 
 
 def reason(row: Row, level: str) -> str:
-    """Return the reason, in a few words, why the defense family in `row` (a defense at all its strengths) does not meet
-    the level of leakage `level` ("L1", "L2" or "L3"), such as `12% named at the strongest`."""
+    """Return the reason, in a few words, why a defense family (a defense at all its strengths) does not meet a level of
+    leakage, such as `12% named at the strongest`. `row` are the family's figures; `level` is "L1", "L2" or "L3"."""
     at, leaked = row.at(level), leakage(level)
     curve, calibrated = row.curve, bool(row.at_levels)
     if level == RECONSTRUCTED:
@@ -172,14 +172,14 @@ def proofs(tradeoff: Tradeoff, standings: Iterable[Standing], level: str = PROVE
 
 
 def strength(row: Row, at: AtLevel) -> str:
-    """Format the strength parameter of the defense in `row` at the strength of `at` for a table, such as `sigma = 0.8`;
-    a dash for a defense without a strength."""
+    """Format a defense's strength parameter for a table, such as `sigma = 0.8`; a dash for a defense without a
+    strength. `row` are the figures of the defense at all strengths, `at` the figures at this strength."""
     return "–" if at.value is None or row.parameter is None else f"{row.parameter} = {at.value:.3g}"
 
 
 def setting(row: Row, at: AtLevel) -> str:
-    """Return the defense of `row` with the strength of `at` as text, as typed after `--defense`, such as
-    `dp-sgd:clip=0.5,sigma=0.8`."""
+    """Return a defense at a strength as text, as typed after `--defense`, such as `dp-sgd:clip=0.5,sigma=0.8`. `row`
+    are the figures of the defense at all strengths, `at` the figures at this strength."""
     name, _, rest = row.family.partition("(")
     params = [part.strip().replace(" ", "") for part in rest.rstrip(")").split(", ") if part]
     params = [part for part in params if not part.endswith("=None")]

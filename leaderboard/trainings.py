@@ -65,7 +65,7 @@ class TrainingRow:
     """Figures from a paper for these cells; None without such figures."""
 
     def json(self) -> dict[str, Any]:
-        """Return the fields as JSON types."""
+        """Return a dictionary of the row's fields as JSON types."""
         return {**row_json(self), "bayesian": self.bayesian and asdict(self.bayesian)}
 
 

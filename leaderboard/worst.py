@@ -148,8 +148,9 @@ class WorstCase:
 
     @property
     def privacy(self) -> Privacy:
-        """ε of the defense at the point, by several accounting conventions. The value comes from the first record with
-        a result, because all records at the point have the same ε; without a result it is an empty `Privacy`."""
+        """ε of the defense at the interception point, by several accounting conventions. The value comes from the first
+        record with a result, because all records at the point have the same ε; without a result it is an empty
+        `Privacy`."""
         results = (record.attack for records in self.records.values() for record in records if record.attack)
         return next((result.privacy for result in results), Privacy())
 
@@ -166,8 +167,7 @@ class WorstCase:
 
     @property
     def cut_short(self) -> bool:
-        """True if an attack crashed, diverged or gave NaN (`failed`) on an example that no other attack
-        reconstructed."""
+        """True if an attack crashed, diverged or gave NaN on an example that no other attack reconstructed."""
         return any(not self.leaked[key] for key in self.failed)
 
     @property
@@ -185,7 +185,8 @@ class WorstCase:
 
     @property
     def distinct(self) -> int:
-        """Number of examples; an example with several noise draws counts once."""
+        """Number of attacked examples; an example with several noise draws (attacks under other random noise) counts
+        once."""
         return len({(seed, reading, example) for seed, _, reading, example in self.leaked})
 
     @property
@@ -266,7 +267,7 @@ class WorstCase:
     @property
     def reference_db(self) -> float | None:
         """Median over records of the reference PSNR in dB, which an ideal estimate would have if the gradient were
-        linear around the truth; None if not computed."""
+        linear around the true example; None if not computed."""
         each = [r.attack.reference_db for records in self.records.values() for r in records if r.attack]
         return median([value for value in each if value is not None], -inf)
 

@@ -48,8 +48,8 @@ def names(cross: Cross) -> dict[str, str]:
 
 
 def terminal(cross: Cross, title: str) -> RenderableType:
-    """Return the table of attacks by conditions for a terminal, below `title`: a row for each attack, a column for each
-    condition, then the list of conditions. 12 conditions fit into 80 columns."""
+    """Return the table `cross` of attacks by conditions for a terminal, below `title`: a row for each attack, a column
+    for each condition, then the list of conditions. 12 conditions fit into 80 columns."""
     shown, table = names(cross), Table(box=SIMPLE_HEAD, padding=0)
     table.add_column("#", justify="right", no_wrap=True)
     table.add_column("attack", overflow="fold", min_width=8)

@@ -13,8 +13,8 @@ def below(text: str | Text, *lines: str | Literal[False]) -> Text:
 
 
 def colour(rate: float | None) -> str:
-    """Return the terminal style of a success rate in [0, 1]: green below 5 %, yellow from 5 %, red from 50 %; dim for
-    None."""
+    """Return the terminal style of a success rate, `rate` in [0, 1]: green below 5 %, yellow from 5 %, red from 50 %;
+    dim for None."""
     if rate is None:
         return "dim"
     return "red" if rate >= 0.5 else "yellow" if rate >= 0.05 else "green"

@@ -112,8 +112,8 @@ def columns(rows: Iterable[Row]) -> list[Column]:
 
 
 def codes(row: Row) -> list[str]:
-    """Return the codes of the flags (warnings) of a board row, such as `no-evidence`, without repeats; codes that make
-    the row incomplete come first."""
+    """Return the codes of the flags (warnings) of a board `row`, such as `no-evidence`, without repeats; codes that
+    make the row incomplete come first."""
     return list(dict.fromkeys(flag.code for flag in row.flags))
 
 
@@ -208,10 +208,10 @@ def _bar(row: Row) -> str:
 
 
 def recognised(rate: Rate) -> str:
-    """Format a rate of recognised examples on up to three lines: the share with its interval, such as `12 % [5–24 %]`;
-    the chance level of a blind guess, such as `chance 1.0 %`; the upper bounds, such as `ceiling 1.6 %, here 1.5 %`.
-    `ceiling` is the largest share that ε allows any attacker, `here` the share of the best possible attacker in this
-    setting."""
+    """Format `rate`, a share of recognised examples, on up to three lines: the share with its interval, such as `12 %
+    [5–24 %]`; the chance level of a blind guess, such as `chance 1.0 %`; the upper bounds, such as `ceiling 1.6 %, here
+    1.5 %`. `ceiling` is the largest share that ε allows any attacker, `here` the share of the best possible attacker in
+    this setting."""
     provable = "no ceiling" if rate.ceiling is None else f"ceiling {fine(rate.ceiling)}"
     provable += "" if rate.here is None else f", here {fine(rate.here)}"
     return f"{share(rate.value)} [{interval(rate.interval)}],\nchance {fine(rate.chance)},\n{provable}"

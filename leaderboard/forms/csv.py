@@ -10,7 +10,7 @@ from bench.leaderboard.forms.columns import columns
 
 
 def board(rows: Sequence[Row]) -> str:
-    """Return the board rows as CSV, with unrounded figures. Text that begins like a spreadsheet formula gets an
+    """Return the board `rows` as CSV, with unrounded figures. Text that begins like a spreadsheet formula gets an
     apostrophe in front."""
     shown = [column for column in columns(rows) if "csv" in column.forms]
     text = io.StringIO()

@@ -40,8 +40,8 @@ def rate(asr: float | None, *, lower_bound: bool) -> str:
 
 
 def figure(metric: Metric, value: float | None) -> str:
-    """Format the `value` of a metric with the metric's unit, such as 0.145, 31 dB or 92 %; None and infinity become a
-    dash."""
+    """Format the `value` of `metric` (such as PSNR) with the metric's unit, such as 0.145, 31 dB or 92 %; None and
+    infinity become a dash."""
     if metric.percent:
         return share(value)
     unit = f" {metric.unit}" if metric.unit else ""
@@ -51,8 +51,8 @@ def figure(metric: Metric, value: float | None) -> str:
 
 
 def epsilon(value: float | None) -> str:
-    """Format ε with two digits, as a whole number from 100, and by magnitude from 1000: 0.97, 1.3, 423, 3e5. None and
-    infinity become a dash."""
+    """Format ε, `value`, with two digits, as a whole number from 100, and by magnitude from 1000: 0.97, 1.3, 423, 3e5.
+    None and infinity become a dash."""
     if value is not None and 1000 <= value < inf:
         return f"{value:.0e}".replace("e+0", "e").replace("e+", "e")
     return formatted(value, ".0f" if value is not None and value >= 100 else ".2g")

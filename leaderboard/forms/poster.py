@@ -92,7 +92,8 @@ FORMS: dict[str, Callable[[bytes], bytes]] = {".svg": bytes, ".png": png, ".pdf"
 
 
 def heat(leaked: float) -> str:
-    """Return a colour for a leaked share in [0, 1]: pale green at 0, pale yellow at 0.5, red at 1."""
+    """Return a colour for a share of leaked examples, `leaked` in [0, 1]: pale green at 0, pale yellow at 0.5, red at
+    1."""
     low, middle, high = (218, 239, 224), (252, 239, 200), (236, 140, 120)
     start, end, way = (low, middle, 2 * leaked) if leaked < 0.5 else (middle, high, 2 * leaked - 1)
     return "#" + "".join(f"{round(a + (b - a) * way):02x}" for a, b in zip(start, end, strict=True))

@@ -43,7 +43,7 @@ def of_best(row: Row, runs: Runs, point: str) -> tuple[Floats, Floats, Kind] | N
 
 def thumbnails(rows: Sequence[Row], runs: Runs, *, private: bool = False) -> dict[tuple[str, str], Thumbnail]:
     """Return a small image of reconstructions for each row: a map from (condition key, defense) to the image. It shows
-    the most successful attack at the point with the highest success rate.
+    the most successful attack at the interception point with the highest success rate.
 
     - `rows`: board rows; more rows mean smaller images.
     - `runs`: map from the id of a cell (a configured run) to its run folder.

@@ -62,8 +62,8 @@ class Figures:
 
 
 def figures(standings: Sequence[Standing]) -> list[Figures]:
-    """Format each of `standings` (a defense's means over a suite) as text, with the shortest distinct names for the
-    defenses."""
+    """Format each of `standings` (a defense's means over a suite of conditions) as text, with the shortest distinct
+    names for the defenses."""
     names, points = distinct(each.defense for each in standings), columns(standings)
     return [
         Figures(
@@ -85,14 +85,14 @@ def figures(standings: Sequence[Standing]) -> list[Figures]:
 
 
 def columns(standings: Sequence[Standing]) -> tuple[str, ...]:
-    """Return the interception points with a figure in any of `standings`, sorted from inside the client outwards. Each
-    point is a column of the table."""
+    """Return the interception points with a figure in any of `standings` (a defense's means over a suite of
+    conditions), sorted from inside the client outwards. Each point is a column of the table."""
     return ordered(point for each in standings for point in each.points)
 
 
 def terminal(standings: Sequence[Standing], title: str) -> RenderableType:
-    """Return `standings` (defenses ranked by their means over a suite) as a terminal table with at most 80 columns,
-    below `title`."""
+    """Return `standings` (defenses ranked by their means over a suite of conditions) as a terminal table with at most
+    80 columns, below `title`."""
     points = columns(standings)
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("#", justify="right", no_wrap=True)
@@ -116,7 +116,7 @@ def terminal(standings: Sequence[Standing], title: str) -> RenderableType:
 
 
 def markdown(standings: Sequence[Standing]) -> str:
-    """Return `standings` (defenses ranked by their means over a suite) as a Markdown table."""
+    """Return `standings` (defenses ranked by their means over a suite of conditions) as a Markdown table."""
     head = ["#", "defense", *columns(standings), "recognised", "chance", "ceiling", "accuracy", "change", "ε"]
     head += ["client time"]
     rows = [
@@ -138,7 +138,7 @@ def markdown(standings: Sequence[Standing]) -> str:
 
 
 def comma_separated(standings: Sequence[Standing]) -> str:
-    """Return `standings` (defenses ranked by their means over a suite) as CSV, with unrounded figures."""
+    """Return `standings` (defenses ranked by their means over a suite of conditions) as CSV, with unrounded figures."""
     points, out = columns(standings), io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     fields = ("leaked", "lower_bound", "most", "recognised", "chance", "ceiling", "conditions")

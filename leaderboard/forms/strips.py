@@ -26,10 +26,12 @@ def strips(records: Iterable[Record], runs: Mapping[str, Path]) -> dict[str, byt
     """Return a strip of images for each defense on a suite: each victim's nearest reconstruction by any attack. The
     result maps a defense's name to its strip as WebP, and `victims` to the true examples.
 
+    - `records`: results of the suite's experiments.
+    - `runs`: map from the id of a cell (a configured run) to its run folder, which holds the reconstructions.
+
     Strips show the suite's easiest condition at the server: a single MNIST image per client and an untrained sigmoid
-    network. `runs` maps the id of a cell (a configured run) to its run folder. Defenses with fewer than eight stored
-    reconstructions are left out. The result is empty if the records hold no such condition, more than one, or fewer
-    than eight victims."""
+    network. Defenses with fewer than eight stored reconstructions are left out. The result is empty if the records hold
+    no such condition, more than one, or fewer than eight victims."""
     best: dict[str, dict[int, tuple[float, Floats]]] = {}
     truths: dict[int, Floats] = {}
     kinds: set[Kind] = set()

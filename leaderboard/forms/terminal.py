@@ -62,8 +62,11 @@ def knowledge(rows: Iterable[KnowledgeRow]) -> RenderableType:
 def trainings(
     rows: Sequence[TrainingRow], published: Sequence[PublishedFigures] = (), *, caveats: bool = True
 ) -> RenderableType:
-    """Return the training table for a terminal: a table for each data set and setting. `published` are figures from
-    papers; `caveats` True adds the limits to the validity of ε."""
+    """Return the training table for a terminal: a table for each data set and setting.
+
+    - `rows`: rows of the table, a row per training configuration.
+    - `published`: figures from papers.
+    - `caveats`: True adds the limits to the validity of ε."""
     groups = grouped(rows, lambda row: f"{row.dataset} · {row.model} · {row.setting}")
     words = [f"{row.defense}: {line}" for row in rows for line in bayesian(row.bayesian)]
     words += dict.fromkeys(f"ε: {caveat}" for row in rows for caveat in row.caveats if caveats)
