@@ -7,7 +7,7 @@ from math import inf, nan
 
 from bench.cell import AttackCell
 from bench.points import POINTS
-from bench.record.metrics import PSNR_DB, Metric
+from bench.record.metrics import LEARNED, PSNR_DB, Metric
 from bench.record.names import attack_name
 from bench.record.schema import ExampleScore, Privacy, Record
 from bench.scoring.intervals import LEVEL, clustered_share
@@ -289,7 +289,10 @@ def _median_db(examples: Iterable[ExampleScore]) -> float:
 
 def median_of(examples: Iterable[ExampleScore], metric: Metric) -> float | None:
     """Return the median of `metric` over the scores `examples`, in which a failed attack counts as the worst value;
-    None if the median is infinite."""
+    None if the median is infinite, and for a learned metric that a machine lacked for some examples."""
+    examples = list(examples)
+    if metric in LEARNED and any(e.psnr_db is not None and getattr(e, metric.name) is None for e in examples):
+        return None  # not measured is not failed
     return median([example.value(metric) for example in examples], metric.failed)
 
 

@@ -13,6 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from bench.health import versions
+from bench.scoring import st_lpips_metric
+
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 FOLDERS = PROJECT["tool"]["setuptools"]["package-dir"]
@@ -83,6 +86,13 @@ def imported() -> set[str]:
                 elif isinstance(node, ast.ImportFrom) and node.module:
                     modules.add(node.module.partition(".")[0])
     return modules - set(sys.stdlib_module_names) - {"bench"}
+
+
+def test_the_package_of_st_lpips_is_the_declared_one() -> None:
+    (line,) = PROJECT["project"]["optional-dependencies"]["st-lpips"]
+    assert line == str(versions.ST_LPIPS)
+    metric, reason = st_lpips_metric.load(Path("absent"))
+    assert metric is None and reason == f"no package {versions.ST_LPIPS.name}; pip install '{line}'"
 
 
 def test_every_import_is_declared() -> None:

@@ -200,7 +200,9 @@ def test_counts_of_the_search_are_reported(rng):
 def test_lpips_is_none_where_absent_and_on_the_pairing_where_it_is_there(rng):
     truth = rng.random((1, 2, 1, 8, 8))
     assert scored(truth, claim(truth)).summary.medians["lpips"] is None
-    found = scored(truth, claim(truth[:, ::-1] + 0.1), lpips=lambda a, b: np.abs(a - b).mean(axis=(2, 3, 4)))
+    found = scored(
+        truth, claim(truth[:, ::-1] + 0.1), learned={"lpips": lambda a, b: np.abs(a - b).mean(axis=(2, 3, 4))}
+    )
     assert found.summary.medians["lpips"] == pytest.approx(0.1)
 
 

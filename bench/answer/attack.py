@@ -59,6 +59,7 @@ def _result(
         trajectory=_losses(claim),
         private=truth.source.data.private,
         lpips_absent=scored.scores.lpips_absent,
+        st_lpips_absent=scored.scores.st_lpips_absent,
         arrays=arrays,
         notes=(*claim.notes, *((EITHER,) if originals(cell) > 1 else ())),
     )

@@ -10,8 +10,9 @@ from bench.answer.values import Diagnosis
 from bench.answer.victims import Truth, scored_once
 from bench.cell import AttackCell
 from bench.datasets.base import Data
+from bench.record.metrics import LPIPS, ST_LPIPS
 from bench.scoring.identify import Naming
-from bench.scoring.lpips_metric import lpips_for
+from bench.scoring.learned import learned_for
 from bench.scoring.prior_only import prior_only_baselines
 from bench.scoring.score import Scores, score
 from bench.trip import Reconstruction
@@ -54,7 +55,7 @@ def _naming(
 def _score(cell: AttackCell, data: Data, claim: Reconstruction, named: Naming | None, truth: Truth) -> Scores:
     """Score the reconstruction `claim` against `truth`. Prior-only baselines always know the true labels: they are
     equal for all attacks."""
-    lpips, absent = lpips_for(data.kind)
+    learned, absent = learned_for(data.kind)
     scores = score(
         truth.inputs.numpy(),
         truth.labels.numpy(),
@@ -63,8 +64,8 @@ def _score(cell: AttackCell, data: Data, claim: Reconstruction, named: Naming | 
         groups=data.groups,
         priors=prior_only_baselines(data.public.floats(), data.public.labels, truth.labels.numpy(), data.kind.values),
         gallery=data.gallery.floats(slice(0, GALLERY)),
-        lpips=lpips,
+        learned=learned,
         named=named,
         gallery_labels=data.gallery.labels[:GALLERY] if cell.grants.labels else None,
     )
-    return replace(scores, lpips_absent=absent)
+    return replace(scores, lpips_absent=absent.get(LPIPS.name), st_lpips_absent=absent.get(ST_LPIPS.name))

@@ -158,6 +158,7 @@ def _content(
         "summary": asdict(scores.summary),
         "readings": [asdict(row) for row in scores.readings],
         "lpips_absent": scores.lpips_absent,
+        "st_lpips_absent": scores.st_lpips_absent,
         "priors_from": scores.priors_from,
     }
     return {"attack": name, "point": reading.point.name, "readings": rows, "scores": scored}

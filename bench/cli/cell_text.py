@@ -10,7 +10,7 @@ from bench.leaderboard.forms import numbers
 from bench.leaderboard.forms.numbers import NONE, figure, fine, share
 from bench.points import POINTS
 from bench.record import schema
-from bench.record.metrics import PSNR_DB, RMSE, Metric, named, of_kind
+from bench.record.metrics import LPIPS, PSNR_DB, RMSE, ST_LPIPS, Metric, named, of_kind
 from bench.record.names import entry_text
 
 Line = tuple[str, str]  # heading, text
@@ -150,8 +150,8 @@ def _leak(result: schema.AttackResult) -> Iterator[Line]:
     yield "over priors", f"{over} over the best prior (median); beaten on {beaten} of the examples"
     identified, chance = interval(summary.identification), fine(summary.identification_chance)
     yield "identified", f"{identified} among {summary.gallery} strangers; chance {chance}"
-    shown = (metric for metric in of_kind(result.data_kind) if metric is not margin)
-    yield "medians", ", ".join(_median(metric, summary, result) for metric in shown)
+    shown = [metric for metric in of_kind(result.data_kind) if metric is not margin]
+    yield "medians", ", ".join(filter(None, (_median(metric, summary, result) for metric in shown)))
     yield "labels", f"{share(summary.label_accuracy)} right"
     evaluations = f"{summary.evaluations_median:g} used in {summary.outer_median:g} outer steps"
     yield "evaluations", f"{evaluations} (medians)"
@@ -161,8 +161,11 @@ def _leak(result: schema.AttackResult) -> Iterator[Line]:
 
 
 def _median(metric: Metric, summary: schema.Summary, result: schema.AttackResult) -> str:
+    """Return a metric's median as text, or the reason for its absence; empty for an optional metric without either."""
     value = summary.median(metric)
-    absent = metric.name == "lpips" and value is None and result.lpips_absent
+    absent = {LPIPS: result.lpips_absent, ST_LPIPS: result.st_lpips_absent}.get(metric) if value is None else None
+    if metric.optional and value is None and absent is None:
+        return ""
     return f"{metric.label} {figure(metric, value)}{f' ({absent})' if absent else ''}"
 
 

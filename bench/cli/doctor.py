@@ -46,6 +46,7 @@ def findings(data_dir: Path | None, run: Path) -> list[Finding]:
     return [
         versions.python(),
         *versions.dependencies(),
+        versions.st_lpips(),
         machine.pair(probe),
         machine.gpu(probe),
         machine.cores(probe),

@@ -17,7 +17,8 @@ from bench.own import coerce
 from bench.own.check import check
 from bench.own.coerce import ZERO_TO_ONE, Range, Values
 from bench.own.repeats import Claim
-from bench.scoring.lpips_metric import lpips_for
+from bench.record.metrics import LPIPS, ST_LPIPS
+from bench.scoring.learned import learned_for
 from bench.scoring.prior_only import prior_only_baselines
 from bench.scoring.score import Scores
 from bench.scoring.score import score as score_examples
@@ -79,7 +80,7 @@ def score(
             Group(name=str(n), columns=(n,), categorical=False, deviation=float(column.std()))
             for n, column in enumerate(known.T)
         )
-    lpips, lpips_absent = lpips_for(of_data)
+    learned, absent = learned_for(of_data)
     scores = score_examples(
         true,
         true_labels.numpy(),
@@ -88,7 +89,7 @@ def score(
         groups=groups,
         priors=prior_only_baselines(known, known_labels, true_labels.numpy(), of_data.values),
         gallery=None if public is None else known,
-        lpips=lpips,
+        learned=learned,
         gallery_labels=known_labels if labels_known else None,
     )
     doubt = _doubt(reconstruction, true, true_labels)
@@ -96,7 +97,8 @@ def score(
         warnings.warn(f"the scores say nothing: {doubt}", stacklevel=2)
     return replace(
         scores,
-        lpips_absent=lpips_absent,
+        lpips_absent=absent.get(LPIPS.name),
+        st_lpips_absent=absent.get(ST_LPIPS.name),
         doubt=doubt,
         priors_from=NO_PUBLIC if public is None else "the public examples given",
     )

@@ -5,15 +5,19 @@ from dataclasses import fields, is_dataclass
 from math import isclose
 from typing import Any
 
+from bench.record.metrics import LEARNED
 from bench.record.schema import Record
+
+# Figures of these names, and the reasons for their absence, follow from the files on a machine.
+_LEARNED = {name for metric in LEARNED for name in (metric.name, f"{metric.name}_absent")}
 
 
 def differences(old: Record, new: Record, tolerance: float = 0.0) -> list[str]:
     """Return the differences between two records of the same cell (experiment), `old` and `new`, each as a line
     `field: old → new`.
 
-    Cell, status, reason and result are compared; provenance, cost and environment are not. Numbers are equal if they
-    differ by at most `tolerance`, relative or absolute."""
+    Cell, status, reason and result are compared; provenance, cost and environment are not. Nor is a learned metric that
+    one machine lacks. Numbers are equal if they differ by at most `tolerance`, relative or absolute."""
     fields_of = [
         ("cell", old.cell.canonical(), new.cell.canonical()),
         ("status", old.status, new.status),
@@ -24,6 +28,7 @@ def differences(old: Record, new: Record, tolerance: float = 0.0) -> list[str]:
         f"{where}: {before} → {after}"
         for name, one, other in fields_of
         for where, before, after in unequal(name, one, other, tolerance)
+        if not (where.rpartition(".")[2] in _LEARNED and None in (before, after))
     ]
 
 

@@ -36,6 +36,8 @@ class Metric:
     """Kinds of data (image, table, text) with this metric."""
     compared: bool = False
     """True if a board compares attacks by this metric for each example, and takes the worst."""
+    optional: bool = False
+    """True if tables leave the metric out where no row has a value."""
     least: float = -1e3
     """Least value accepted from a paper (`[[published]]`)."""
     most: float = 1e3
@@ -53,6 +55,10 @@ RMSE_UNCLIPPED = Metric(name="rmse_unclipped", label="RMSE unclipped", better="l
 PSNR_DB = Metric(name="psnr_db", label="PSNR", better="higher", unit="dB", decimals=0, compared=True)
 SSIM = Metric(name="ssim", label="SSIM", better="higher", kinds=(IMAGE,), compared=True, least=-1, most=1)
 LPIPS = Metric(name="lpips", label="LPIPS", better="lower", kinds=(IMAGE,), compared=True, least=0)
+# of another network than LPIPS: the two are never compared
+ST_LPIPS = Metric(
+    name="st_lpips", label="ST-LPIPS", better="lower", kinds=(IMAGE,), compared=True, optional=True, least=0
+)
 NUMERIC_RMSE = Metric(name="numeric_rmse", label="numeric RMSE", better="lower", kinds=(TABLE,), least=0)
 GROUPS_RIGHT = Metric(
     name="groups_right", label="groups right", better="higher", percent=True, kinds=(TABLE,), least=0, most=1
@@ -77,6 +83,7 @@ METRICS = (
     PSNR_DB,
     SSIM,
     LPIPS,
+    ST_LPIPS,
     NUMERIC_RMSE,
     GROUPS_RIGHT,
     OVER_PRIOR_DB,
@@ -86,6 +93,7 @@ METRICS = (
     OVER_PRIOR_TOKENS,
 )
 COMPARED = tuple(metric for metric in METRICS if metric.compared)
+LEARNED = (LPIPS, ST_LPIPS)  # by trained networks, whose weights a machine may lack
 
 
 def named(name: str) -> Metric:

@@ -83,6 +83,8 @@ class ExampleScore(_Strict):
     """Mean structural similarity (images), -1 to 1; None under 7 pixels."""
     lpips: float | None = None
     """Learned perceptual distance (images), from 0 (equal) upward."""
+    st_lpips: Annotated[float | None, _UNLESS_NONE] = None
+    """Shift-tolerant perceptual distance by another network than `lpips` (images), from 0 (equal) upward."""
     numeric_rmse: float | None = None
     """Root mean squared error over numeric columns (tables), each in units of the column's standard deviation."""
     groups_right: float | None = None
@@ -339,6 +341,8 @@ class AttackResult(_Strict):
     """Whether the data are private: examples leave this disk only with the option `--include-pictures`."""
     lpips_absent: str | None = None
     """Reason for an absent LPIPS."""
+    st_lpips_absent: Annotated[str | None, _UNLESS_NONE] = None
+    """Reason for an absent ST-LPIPS; None also in older records."""
     notes: tuple[str, ...] = ()
     """The attack's remarks, for example differences from its paper and smaller chunks of readings."""
     arrays: str | None = None

@@ -1,8 +1,8 @@
 """Distances between truth and reconstruction.
 
 Arrays are (reading, example, *shape); results are (reading, example) in float64.  An example with NaN gets the figure
-NaN, which averages must count as a failure.  `bench.scoring.score` adds LPIPS, which needs a network, and the margin
-over the prior-only baselines."""
+NaN, which averages must count as a failure.  `bench.scoring.score` adds learned metrics, which need a network, and the
+margin over the prior-only baselines."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence

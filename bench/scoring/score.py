@@ -12,14 +12,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from bench.datasets.base import Group
 from bench.kinds.base import Floats, Kind
-from bench.record.metrics import LPIPS, PSNR_DB, RMSE
+from bench.record.metrics import PSNR_DB, RMSE
 from bench.record.metrics import named as metric_named
 from bench.record.schema import ExampleScore, PriorScore, ReadingScore, Summary
 from bench.scoring.assign import assign, in_order
 from bench.scoring.identify import Naming, identify
-from bench.scoring.lpips_metric import Lpips
 from bench.scoring.metrics import measured
 from bench.scoring.summary import median, summarise
+from bench.scoring.weights import Learned
 from bench.trip import Reconstruction
 
 Columns = dict[str, NDArray[Any]]
@@ -37,6 +37,8 @@ class Scores:
     """(reading, example): number of the reconstructed example that is matched to each true example; -1 if missing."""
     lpips_absent: str | None = None
     """Reason for a missing LPIPS; None if LPIPS was computed."""
+    st_lpips_absent: str | None = None
+    """Reason for a missing ST-LPIPS; None if ST-LPIPS was computed."""
     priors_from: str = "the public split"
     """Name of the data behind the prior-only baselines."""
     doubt: str | None = None
@@ -52,7 +54,7 @@ def score(
     groups: Sequence[Group] = (),
     priors: Mapping[str, ArrayLike],
     gallery: ArrayLike | None,
-    lpips: Lpips | None = None,
+    learned: Mapping[str, Learned] | None = None,
     named: Naming | None = None,
     gallery_labels: ArrayLike | None = None,
 ) -> Scores:
@@ -68,7 +70,7 @@ def score(
       reconstruction; None: no identification.
     - `gallery_labels` (example,): the gallery's labels if labels were granted, to state the chance within a class;
       otherwise None.
-    - `lpips`: the LPIPS metric, None if absent.
+    - `learned`: learned metrics (by a trained network), by name; None: no learned metric.
     - `named`: whether the attack picked the true examples among granted candidates; None without the grant.
 
     Raises `PluginError` for a reconstruction with another shape; `ValueError` for a truth outside its range, for no
@@ -84,8 +86,7 @@ def score(
     # a single bad value makes its example NaN: clipping would turn infinity into a valid 1
     matched[~np.isfinite(matched).reshape(*order.shape, -1).all(axis=-1)] = np.nan
     columns: Columns = dict(measured(truth, matched, kind, groups))
-    if lpips is not None and kind in LPIPS.kinds:
-        columns[LPIPS.name] = lpips(truth, matched)
+    columns |= {name: metric(truth, matched) for name, metric in (learned or {}).items()}
 
     prior_columns = {
         name: measured(truth, in_order(prior, assign(truth, prior, kind.values)), kind, groups)

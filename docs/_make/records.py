@@ -18,7 +18,8 @@ One JSON file for each finished cell, `RUN/records/<id>.json`, written atomicall
 reads and writes records and names a wrong field.  MLflow and the tables are views of the records.
 
 Two runs agree bit for bit when `cell`, `status`, `reason` and `result` are equal (`bench.record.equality`), at equal
-device, processor, thread count and chunk.  `provenance`, `cost` and `environment` describe the run.
+device, processor, thread count and chunk.  A learned metric (LPIPS, ST-LPIPS) that a machine lacks is not compared.
+`provenance`, `cost` and `environment` describe the run.
 
 The id of a cell is the SHA-256 of its canonical JSON.  No part of the id: the path of a weights file, the `series` of
 weights (tables count the seeds of a series together), the kept checkpoints, grants that are not given.

@@ -100,14 +100,28 @@ def lines(rows: Sequence[Row]) -> list[Line]:
 
 def columns(rows: Iterable[Row]) -> list[Column]:
     """Return the columns of a board with the board rows `rows`. Each interception point in `rows` adds columns."""
-    points = ordered(point for row in rows for point in row.points)
+    rows = list(rows)
+    points, metrics = ordered(point for row in rows for point in row.points), compared(rows)
     return [
         *_IDENTITY,
-        *(column for point in points for column in _at(point)),
+        *(column for point in points for column in _at(point, metrics)),
         *_RECOGNISED,
         *_COSTS,
         *_REST,
         *_OF_BEST,
+        *map(_median, metrics),
+        _PRIOR,
+    ]
+
+
+def compared(rows: Iterable[Row]) -> list[Metric]:
+    """Return the metrics by which a board with the board rows `rows` compares attacks, without optional metrics that
+    no row has."""
+    best = [at.best.medians for row in rows for at in row.points.values() if at.best]
+    return [
+        metric
+        for metric in COMPARED
+        if not metric.optional or any(medians.get(metric.name) is not None for medians in best)
     ]
 
 
@@ -154,8 +168,9 @@ def _best_attack(line: Line) -> str:
     return line.attacks[best.attack] if best else NONE
 
 
-def _at(point: str) -> list[Column]:
-    """Return an interception point's columns: the success rate, and for CSV further figures."""
+def _at(point: str, metrics: Iterable[Metric]) -> list[Column]:
+    """Return an interception point's columns: the success rate, and for CSV further figures, with the best attack's
+    medians of `metrics`."""
 
     def of(read: Callable[[AtPoint], Any]) -> Callable[[Row], Any]:
         return lambda row: read(row.points[point]) if point in row.points else None
@@ -190,7 +205,7 @@ def _at(point: str) -> list[Column]:
         more("named_here", lambda at: at.named and at.named.here),
         more("best_attack", lambda at: at.best and at.best.attack),
         more("best_asr", lambda at: at.best and at.best.asr),
-        *map(median, COMPARED),
+        *map(median, metrics),
         more("prior_asr", lambda at: at.prior_asr),
         more("prior_psnr_db", lambda at: at.prior_psnr_db),
         more("reference_db", lambda at: at.reference_db),
@@ -396,13 +411,12 @@ _OF_BEST = (
         group=_BEST,
         forms=("markdown", "page"),
     ),
-    *map(_median, COMPARED),
-    Column(
-        name="worst prior_psnr_db",
-        heading="Prior PSNR",
-        value=_of_worst(lambda at: at.prior_psnr_db),
-        words=lambda line: _bar(line.row),
-        group=_BEST,
-        forms=("markdown", "page"),
-    ),
+)
+_PRIOR = Column(
+    name="worst prior_psnr_db",
+    heading="Prior PSNR",
+    value=_of_worst(lambda at: at.prior_psnr_db),
+    words=lambda line: _bar(line.row),
+    group=_BEST,
+    forms=("markdown", "page"),
 )

@@ -19,7 +19,7 @@ from bench.leaderboard.forms import offline
 from bench.leaderboard.forms.attackers import LEGEND as ATTACKERS_LEGEND
 from bench.leaderboard.forms.attackers import page_table
 from bench.leaderboard.forms.charts import charts, conditions, library
-from bench.leaderboard.forms.columns import Line, codes, columns, lines, recognised, unscored
+from bench.leaderboard.forms.columns import Line, codes, columns, compared, lines, recognised, unscored
 from bench.leaderboard.forms.numbers import formatted, interval, rate, share
 from bench.leaderboard.forms.poster import heat
 from bench.leaderboard.forms.standings import LEGEND, Figures, figures
@@ -27,7 +27,6 @@ from bench.leaderboard.forms.standings import columns as columns_of
 from bench.leaderboard.forms.strips import VICTIMS_NAME
 from bench.leaderboard.standings import Standing
 from bench.pictures.thumbnails import Thumbnail
-from bench.record.metrics import COMPARED
 
 PAGE_ROWS = 25  # rows on a page of the table
 LONGEST = 400  # characters shown from a reason, which may hold a whole traceback
@@ -52,7 +51,7 @@ def render(
     - `strips`: map from defense to a WebP image next to its standing; None for no images."""
     shown = [column for column in columns(rows) if "page" in column.forms]
     named = lines(rows)
-    names = [metric.label for metric in COMPARED]
+    names = [metric.label for metric in compared(rows)]
     return offline.render(
         _templates(),
         "page.html",
