@@ -37,7 +37,8 @@ class Attack(ABC):
     """True if the attack uses known examples behind a reading (the grant `mates`)."""
     servers: ClassVar[tuple[str, ...]] = ("listen",)
     """Threat levels (the grant `server`) under which the attack runs, least first: "listen" (the server sends honest
-    weights) or "weights" (the server sends weights chosen by the method `craft`)."""
+    weights), "weights" (the server sends weights chosen by the method `craft`) or "layers" (the same, with layers
+    inserted before the model)."""
 
     def craft(self, server: Server, key: Key) -> Tensors | None:
         """Choose the weights that the server sends to all clients: name → (*shape), named and shaped as

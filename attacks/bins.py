@@ -36,12 +36,13 @@ class Bins(Attack):
     With `disguise`, no row is a multiple of another row. Noise in directions with little variation among public
     examples fills each row up to its honest norm, and the second layer's columns are equal only within blocks of rows.
 
-    Departure: the paper inserts two layers before the model; here the model's layers are used."""
+    Departure: the paper inserts two layers before the model. Here the model's own layers are used with the grant
+    `server = "weights"`, and inserted layers with `server = "layers"`."""
 
-    reference = "Fowl et al. 2022, ICLR (Robbing the Fed), in a layer that the model has"
+    reference = "Fowl et al. 2022, ICLR (Robbing the Fed), also in a layer that the model has"
     iterative = False
     most_examples = 1024
-    servers = ("weights",)
+    servers = ("weights", "layers")
 
     direction: Literal["brightness", "random"] = parameter(
         "brightness",

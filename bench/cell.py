@@ -23,8 +23,9 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 # Knowledge about the defense: none; its description; none, but runs on the attacker's examples.
 Knowledge = Literal["plain", "adaptive", "black-box"]
 
-# Threat levels of the server: honest weights, or weights by the attack's choice, equal for all clients.
-ServerLevel = Literal["listen", "weights"]
+# Threat levels of the server: honest weights; weights by the attack's choice, equal for all clients; the same with
+# layers inserted before the agreed model.
+ServerLevel = Literal["listen", "weights", "layers"]
 
 
 class Mark(Enum):
@@ -202,7 +203,7 @@ class Grants(Frozen):
     """Whether the attacker knows all examples behind a reading except the first, the only victim."""
     server: ServerLevel = Field(default="listen", description="a server that chooses the {}")
     """Threat level of the server: `listen` sends honest weights; `weights` sends weights that the attack chooses once,
-    equal for all clients (`Attack.craft`)."""
+    equal for all clients (`Attack.craft`); `layers` also inserts a fully connected layer before the agreed model."""
     dummies: int = Field(default=0, ge=0, description="{} of a round's clients are the attacker's")
     """k, the number of the K clients in a round that the attacker controls (dummies), at `aggregate` only. A reading is
     the mean over the other K - k clients, because the attacker subtracts the dummies' messages."""

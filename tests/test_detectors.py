@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from bench.answer.context import Memory, RunContext
 from bench.answer.setup import prepare
-from bench.cell import AttackCell, Federated, Grants
+from bench.cell import AttackCell, Entry, Federated, Grants
 from bench.cli.detect import command
 from bench.contracts.run import check
 from bench.detection import measure, thresholds
@@ -128,7 +128,7 @@ def test_the_architecture_passes_chosen_weights_and_no_other_net(tmp_path: Path,
     setup = prepare(crafting, RunContext(run=tmp_path), Memory())
     own = own_draw(crafting, setup, 0)
     sent = Honest(setup=setup, weights=setup.weights, previous=own, seed=0, age=0)
-    known = attacked(crafting, sent, RunContext(run=tmp_path), Memory())
+    known, _ = attacked(crafting, sent, RunContext(run=tmp_path), Memory())
     assert score("architecture", known) == 0 and score("size", known) > 1
     deeper, wider = Mlp(hidden=(64, 64), activation="relu"), Mlp(hidden=(65,), activation="relu")
     for other in (deeper, wider):
@@ -137,6 +137,20 @@ def test_the_architecture_passes_chosen_weights_and_no_other_net(tmp_path: Path,
             model=known.model, weights=weights, previous=own, inputs=known.inputs, targets=known.targets
         )
         assert {each: score(each, inserted) > 0 for each in ALL} == {each: each == "architecture" for each in ALL}
+
+
+@pytest.mark.parametrize("net", [entry("models", "mlp", hidden=(8,)), entry("models", "dlg-lenet")])
+def test_the_architecture_catches_inserted_layers_always(tmp_path: Path, net: Entry) -> None:
+    inserting = cell(model=net, grants=Grants(server="layers"))
+    context, memory = RunContext(run=tmp_path), Memory()
+    honest = prepare(inserting.model_copy(update={"grants": Grants()}), context, memory)
+    own = own_draw(inserting, honest, 0)
+    for seed in range(3):
+        sent = Honest(setup=honest, weights=honest.weights, previous=own, seed=seed, age=0)
+        known, model = attacked(inserting, sent, context, memory)
+        assert {each: score(each, known) > 0 for each in ALL} == {each: each == "architecture" for each in ALL}
+        assert {*known.weights} == {name for name, _ in model.named_parameters()}
+        assert {f"net.{name}" for name in honest.weights} < {*known.weights}
 
 
 # ------------------------------------------------------------------ thresholds

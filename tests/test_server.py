@@ -12,13 +12,14 @@ from torch import Tensor
 from bench.answer import company
 from bench.answer.context import Memory, RunContext
 from bench.answer.crafted import choose, received, server_of
+from bench.answer.observation import draw_and_observe
 from bench.answer.run import run
 from bench.answer.setup import load_data, prepare
 from bench.answer.truth import draw_truth
 from bench.attacks.base import Attack
 from bench.attacks.bins import Bins
 from bench.cell import AttackCell, DataRef, Federated, Grants
-from bench.errors import BenchError, PluginError
+from bench.errors import BenchError, NotApplicable, PluginError
 from bench.leaderboard.conditions import by_condition
 from bench.matrix.expand import PlannedCell, expand
 from bench.matrix.feasible import impossible
@@ -75,9 +76,9 @@ def test_an_unknown_level_is_a_line(tmp_path: Path) -> None:
     path = tmp_path / "m.toml"
     path.write_text(
         'title = "levels"\n[axes]\ndataset = ["digits"]\nmodel = ["mlp"]\nattack = ["bins"]\npoint = ["type-1"]\n'
-        'grants = [[{ server = "layers" }]]\n'
+        'grants = [[{ server = "program" }]]\n'
     )
-    with pytest.raises(BenchError, match="unknown server 'layers'; there are listen, weights"):
+    with pytest.raises(BenchError, match="unknown server 'program'; there are layers, listen, weights"):
         read(path)
 
 
@@ -142,6 +143,39 @@ def test_a_model_without_such_rows_is_not_applicable(tmp_path: Path) -> None:
     for model in (entry("models", "dlg-lenet"), entry("models", "mlp"), entry("models", "linear")):
         record = run(cell(model=model), RunContext(run=tmp_path), Memory())
         assert record.status == "n/a" and str(record.reason).startswith("its first layer is no fully connected layer")
+
+
+@pytest.mark.parametrize("model", ["linear", "dlg-lenet", pytest.param("resnet20", marks=pytest.mark.slow)])
+def test_inserted_layers_recover_the_examples_of_any_net(tmp_path: Path, model: str) -> None:
+    """Nets without rows for `bins`, and batches of 8 examples in 1024 bins."""
+    by_value = entry("attacks", "bins", direction="random")  # few digits differ in brightness
+    inserting = cell(model=entry("models", model), grants=Grants(server="layers"), attack=by_value)
+    record = run(inserting, RunContext(run=tmp_path), Memory())
+    assert record.attack is not None and record.attack.summary is not None, record.reason
+    assert record.attack.summary.asr.value >= 0.9
+
+
+@pytest.mark.slow
+def test_a_defense_finds_its_layer_behind_inserted_layers(tmp_path: Path) -> None:
+    """Soteria empties columns of the net's last layer; a layer's name without the prefix is a line."""
+
+    def reading(layer: str) -> Tensors:
+        defense = entry("defenses", "soteria", layer=layer)
+        small = Federated(clients=10, per_round=2, batch=1)
+        which = cell(
+            federated=small,
+            model=entry("models", "dlg-lenet"),
+            grants=Grants(server="layers"),
+            defense=defense,
+            readings=1,
+        )
+        return draw_and_observe(which, RunContext(run=tmp_path), MEMORY).reading.values
+
+    values = reading("")
+    last = [name for name in values if name.startswith("net.") and name.endswith("weight")][-1]
+    assert {name for name, value in values.items() if (value == 0).all((0, 1, 2)).any()} >= {last}
+    with pytest.raises(NotApplicable, match=r"no linear layer '7'; there are inserted.rows, inserted.sum, net.7"):
+        reading("7")
 
 
 def test_a_text_has_no_such_rows(tmp_path: Path) -> None:

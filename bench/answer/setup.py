@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bench.answer.context import Memory, RunContext
+from bench.answer.inserted import inserts, program, program_weights
 from bench.cell import AttackCell, Grants, TrainingCell
 from bench.datasets.base import Data
 from bench.datasets.loading import load
@@ -108,9 +109,12 @@ def prepare(cell: AttackCell | TrainingCell, context: RunContext, memory: Memory
     weights, about = _weights(cell, architecture, model, context.run)
     training = replay.training_of(context.run, cell)
     rounds = training.rounds if training else UNTRAINED_ROUNDS
-    setup = _setup(cell, data, model, weights, clients, rounds=rounds)
+    model = program(cell, model, data.shape)
+    setup = _setup(cell, data, model, program_weights(cell, model, weights), clients, rounds=rounds)
     setup = replace(setup, **about, whole_round=_whole_round(cell, setup.stages, point(cell.point)))
     if training and setup.round and setup.stages.states:
+        if inserts(cell):
+            raise NotApplicable(f"{cell.defense.name} has no memory of layers that were not trained; take round 0")
         return replace(setup, stages=_replayed(cell, training, setup, architecture, context))
     return setup
 

@@ -5,9 +5,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
+from torch import nn
+
 from bench.answer.context import Memory, RunContext
 from bench.answer.crafted import choose, server_of
 from bench.answer.crafted import received as checked
+from bench.answer.inserted import inserts, program, program_weights
 from bench.answer.setup import load_data
 from bench.answer.truth import draw_truth
 from bench.cell import AttackCell
@@ -108,7 +111,7 @@ def crafted(records: Iterable[Record]) -> list[Record]:
         cell, result = record.cell, record.result
         if isinstance(cell, AttackCell) and isinstance(result, AttackResult) and result.summary is not None:
             plain = cell.model_copy(update={"draw": 0, "seed": 0})
-            if cell.grants.server == "weights" and cell.defense.name == "none":
+            if cell.grants.server != "listen" and cell.defense.name == "none":
                 chosen.setdefault(plain.id, record)
     if not chosen:
         raise BenchError("no undefended record of an attack that chooses the weights; bench run --matrix server")
@@ -149,7 +152,7 @@ def _row(record: Record, cell: AttackCell, federations: Sequence[Honest], bench:
     seconds = 0.0
     for number, sent in enumerate(federations):
         bench.tick(f"{_label(cell)}: {number + 1} of {len(federations)}")
-        known = attacked(cell, sent, bench.context, bench.memory)
+        known, sent_model = attacked(cell, sent, bench.context, bench.memory)
         began = time.perf_counter()
         scores = bench.scores(known)
         seconds += (time.perf_counter() - began) / len(federations)
@@ -158,7 +161,7 @@ def _row(record: Record, cell: AttackCell, federations: Sequence[Honest], bench:
         accuracies[sent.age].append(
             (
                 accuracy(sent.setup.model, sent.weights, tested, _TESTED),
-                accuracy(sent.setup.model, known.weights, tested, _TESTED),
+                accuracy(sent_model, known.weights, tested, _TESTED),
             )
         )
     result = record.result
@@ -184,14 +187,16 @@ def _row(record: Record, cell: AttackCell, federations: Sequence[Honest], bench:
     )
 
 
-def attacked(cell: AttackCell, sent: Honest, context: RunContext, memory: Memory) -> ReceivedModel:
+def attacked(cell: AttackCell, sent: Honest, context: RunContext, memory: Memory) -> tuple[ReceivedModel, nn.Module]:
     """Return the knowledge of the first attacked client after the client received weights from the attack of `cell`, in
-    place of the honest model `sent`. `context` has the folders, `memory` caches data sets."""
+    place of the honest model `sent`; and the module of these weights, with layers that the server inserts. `context`
+    has the folders, `memory` caches data sets."""
     victims = cell.model_copy(update={"seed": sent.seed})
     truth = draw_truth(victims, load_data(cell, context, memory), context.run)
-    setup = replace(sent.setup, weights=dict(sent.weights))
+    model = program(cell, sent.setup.model, sent.setup.data.shape)
+    setup = replace(sent.setup, model=model, weights=program_weights(cell, model, dict(sent.weights)))
     setup = checked(victims, setup, choose(victims, server_of(victims, setup, truth)))
-    return seen(sent, setup.weights, truth.victims.inputs[0, 0, 0], truth.victims.labels[0, 0, 0])
+    return seen(sent, setup.weights, truth.victims.inputs[0, 0, 0], truth.victims.labels[0, 0, 0]), model
 
 
 def _cell(record: Record) -> AttackCell:
@@ -203,6 +208,7 @@ def _label(cell: AttackCell) -> str:
     """Return the attack's name with the parameters that differ from the defaults, such as `bins gain 1`."""
     default = values(registry.instance("attacks", cell.attack.name, {}))
     changed = [f"{key} {value_text(value)}" for key, value in cell.attack.params.items() if default.get(key) != value]
+    changed += ["inserted layers"] if inserts(cell) else []
     return " ".join((cell.attack.name, ", ".join(changed))).strip()
 
 

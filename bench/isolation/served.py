@@ -16,6 +16,7 @@ from torch import nn
 
 from bench.answer.context import Memory, RunContext, TrainingProgress
 from bench.answer.crafted import choose, server_of
+from bench.answer.inserted import program
 from bench.answer.observation import draw_and_observe
 from bench.answer.place import Usage
 from bench.answer.reconstruct import ReadingKey, attack_reading, attacker_of, reading_key
@@ -122,7 +123,8 @@ def _unpacked(content: bytes, cell: AttackCell) -> Any:
         return pickle.loads(content)
     received = wire.load(content)
     architecture: Model = registry.of("models", cell.model)
-    return replace(received, model=architecture.build(received.shape, received.classes).eval())
+    net = architecture.build(received.shape, received.classes).eval()
+    return replace(received, model=program(cell, net, received.shape))
 
 
 def attempt(cell: AttackCell, context: RunContext, state: State) -> Attempt:
