@@ -73,7 +73,7 @@ class ByFunc:
     the example gradients. It is slower than `Stack`, which supports only plain sequences of layers."""
 
     model: nn.Module
-    """The model."""
+    """The model; its own parameters are not used."""
 
     def gradients(self, weights: Tensors, inputs: Tensor, labels: Tensor) -> "FuncGradients":
         """Return the gradients of a local step for every client, each form computed on first use.

@@ -48,7 +48,7 @@ class RoundSimulator:
     stages: Stages
     """The defense's stages, with the server's states."""
     federated: Federated
-    """Federated setting."""
+    """Federated setting: local steps, batch, learning rate, algorithm."""
     point: Point
     """Interception point: the place in the round where the attacker observes the update."""
     draw_key: DrawKey

@@ -63,7 +63,7 @@ class TrainingJob:
     cell: TrainingCell
     """Configuration of the training."""
     data: Data
-    """Data set."""
+    """Data set with its splits."""
     clients: NDArray[np.int64]
     """Each client's examples, (client, example), as positions in the training split."""
     model: nn.Module
