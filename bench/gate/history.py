@@ -54,7 +54,7 @@ class Line:
     outcome: str
     """Outcome of the verdict, such as `pass` or `weaker`."""
     comparisons: int
-    """Number of comparisons."""
+    """Number of comparisons in the verdict."""
     figures: Mapping[str, Figure]
     """Map from comparison to its figure; a comparison is a text of metric, defense, point and condition."""
 

@@ -39,7 +39,7 @@ class Nearest:
     record: Record
     """The record with the reconstruction."""
     score: ExampleScore
-    """Figures of the reconstruction."""
+    """PSNR and other metrics of the reconstruction."""
 
     @property
     def rmse(self) -> float:

@@ -41,13 +41,13 @@ class GateMetric:
     """Metric that the regression gate compares."""
 
     name: str
-    """Name of the metric."""
+    """Name of the metric, such as `asr`."""
     sign: int
     """+1 if a rise is worse, −1 if a fall is worse."""
     margin: float
     """Default margin: the smallest worsening that counts as weaker."""
     words: str
-    """The metric in words."""
+    """The metric in words, for reports."""
     of: str = "examples"
     """Kind of the paired items: "examples", "readings", "trainings" or "points" (interception points)."""
     unit: str = ""
@@ -77,7 +77,7 @@ class Comparison:
     condition (data, model and setting), or a defense's trainings."""
 
     metric: str
-    """Name of the metric."""
+    """Name of the metric, such as `asr`."""
     title: str
     """The condition in words."""
     defense: str
@@ -101,7 +101,7 @@ class Comparison:
     p: float
     """p-value for the hypothesis of no worsening, adjusted by Holm's method."""
     pairs: int
-    """Number of pairs."""
+    """Number of pairs: items, such as examples, in both runs."""
     clusters: int
     """Number of clusters: seeds of the weights."""
     needed: int | None = None
@@ -123,7 +123,7 @@ class Verdict:
     """`weaker` for a weaker comparison or a fault; `changed` for a changed baseline that nobody accepted;
     `inconclusive` without enough evidence; otherwise `pass`."""
     comparisons: tuple[Comparison, ...]
-    """All comparisons."""
+    """The comparison for each metric and subject."""
     unpaired: tuple[tuple[str, str], ...]
     """Pairs (subject, reason why the subject was not compared)."""
     changes: tuple[str, ...]
@@ -139,7 +139,7 @@ class Verdict:
     """Parameters with different values in paired cells, such as `my-round: step 0.3 → 0.0001`. No matrix file sets
     them, so a default changed."""
     occasion: Occasion = Occasion()
-    """Circumstances of the comparison."""
+    """Circumstances of the comparison, such as changes of the baseline."""
 
     @property
     def wider(self) -> dict[str, float]:
