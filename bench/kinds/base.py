@@ -90,11 +90,11 @@ class Kind:
     plural: str
     """Plural name, for messages: "images"."""
     axes: tuple[str, ...]
-    """Names of an example's axes."""
+    """Names of an example's axes, such as channel, height, width."""
     values: Values
     """Operations on example values: conversion, range check, distance, mean, random draw."""
     success: Success
-    """Success rule of an attack."""
+    """Rule that decides whether an example leaked."""
     pixels: Callable[[NDArray[Any]], NDArray[Any]]
     """Function that draws examples: (n, *shape) → (n, height, width, 3), colours in [0, 1]."""
     default_dataset: str
