@@ -31,7 +31,7 @@ class DatasetFacts:
     subset: str | None
     """Name of the subset; None for the whole data set."""
     kind: Kind
-    """Kind of data."""
+    """Kind of data: image, table or text."""
     shape: tuple[int, ...]
     """Shape of an example."""
     classes: int

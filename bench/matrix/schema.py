@@ -140,7 +140,7 @@ class Training(Table):
     rounds: Count
     """Number of rounds."""
     defense: Defense = Entry(name="none")
-    """Defense in the training."""
+    """Defense that acts in the training."""
     federated: Federated | None = None
     """Federated setting; None: the attacked setting."""
     test_every: Count | None = None
