@@ -29,7 +29,7 @@ class PrivateStep:
     explained: bool
     """True if clip and described noise explain the step."""
     line: str
-    """The comparison as text."""
+    """Comparison of the step with the described clip and noise, as a line of text."""
 
 
 def private_step(recorded: Recorded) -> PrivateStep:
