@@ -16,7 +16,7 @@ class Request:
     """The arguments of a run's command line, saved so that `bench gate` can repeat the run."""
 
     matrix: str
-    """Matrix file, preset or suite."""
+    """Path of the matrix file, or name of a preset or suite."""
     scale: str | None = None
     """Name of a size in the matrix file's `scales`; None: the first."""
     defenses: tuple[str, ...] = ()

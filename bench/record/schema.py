@@ -320,7 +320,7 @@ class AttackResult(_Strict):
     """Result of an attack cell (an experiment with an attack)."""
 
     kind: Literal["attack"] = "attack"
-    """Distinguishes the kinds of results."""
+    """Marks the result of an attack in a record's JSON."""
     data: Annotated[str | None, _UNLESS_NONE] = field(default=None, compare=False)
     """Kind of data (`bench.kinds`); None in records older than this field, and without a summary."""
     readings: tuple[ReadingScore, ...]
@@ -332,7 +332,7 @@ class AttackResult(_Strict):
     self_check: SelfCheck = SelfCheck()
     """Whether the attack's objective recognises the true examples."""
     conditions: AttackConditions = AttackConditions()
-    """Conditions during the attack."""
+    """Weights, model mode and the attacker's knowledge during the attack."""
     privacy: Privacy = Privacy()
     """ε at the interception point."""
     trajectory: Trajectory | None = None
@@ -425,7 +425,7 @@ class TrainingResult(_Strict):
     """Result of a training cell (an experiment that trains)."""
 
     kind: Literal["training"] = "training"
-    """Distinguishes the kinds of results."""
+    """Marks the result of a training in a record's JSON."""
     accuracy: float
     """Last test accuracy, 0 to 1; 0 for a diverged training."""
     curve: tuple[tuple[int, float], ...]
@@ -493,7 +493,7 @@ class Environment(_Strict):
     """Machine and software versions in the run of a cell (experiment)."""
 
     bench: str
-    """Package version."""
+    """Version of the bench."""
     torch: str
     """PyTorch version."""
     numpy: str
