@@ -30,7 +30,7 @@ class Scores:
     """Figures of a reconstruction: for each reading (observed update) and example, and as a summary."""
 
     readings: tuple[ReadingScore, ...]
-    """Scores of each reading and its examples."""
+    """Scores of each reading (observed update) and its examples."""
     summary: Summary
     """Figures over all examples."""
     order: NDArray[np.int64]
