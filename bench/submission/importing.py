@@ -20,7 +20,7 @@ class Import:
     """Result of importing a submission into a run folder: ids of new, equal and differing records."""
 
     run: Path
-    """The run folder."""
+    """The run folder into which the records were copied."""
     sha256: str
     """Hash of the submission file."""
     new: list[str] = field(default_factory=list)

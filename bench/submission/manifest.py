@@ -53,9 +53,9 @@ class Suite(Frozen):
     protocol: Count
     """Version of the evaluation protocol."""
     bench: Text
-    """Version of the bench."""
+    """Version of the bench that ran the suite."""
     ranked: bool
-    """Whether the run is ranked."""
+    """Whether the run is ranked: complete and unmodified."""
     why_not: tuple[Text, ...]
     """Reasons why the run is not ranked."""
 
@@ -70,9 +70,9 @@ class Manifest(Frozen):
     record_schema: Literal[2]
     """Version of the records' schema."""
     protocol: Count
-    """Version of the evaluation protocol."""
+    """Version of the evaluation protocol of the records."""
     bench: Text
-    """Version of the bench."""
+    """Version of the bench that wrote the submission."""
     name: Text = ""
     """Submitter's name as free text."""
     url: Annotated[Text, AfterValidator(_web)] = ""
