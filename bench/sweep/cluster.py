@@ -62,7 +62,7 @@ class Exclusion:
     """Result of a worker on a faulty machine, in place of a record; the worker gets no more cells (experiments)."""
 
     reason: str
-    """The fault."""
+    """The machine's fault, in words."""
 
 
 @dataclass(slots=True)

@@ -36,7 +36,7 @@ class Running:
     what: str
     """The cell in words."""
     since: float
-    """Time of the start."""
+    """Time of the start, in seconds since 1970."""
     step: str | None = None
     """Progress of a training, in words; None for an attack."""
 
