@@ -40,7 +40,7 @@ class UploadResult:
     left: int = 0
     """Number of records that wait for the next upload."""
     rows: int = 0
-    """Number of uploaded board rows."""
+    """Number of uploaded rows of boards (tables of defenses)."""
     reason: str | None = None
     """Reason for refused or waiting records; None if there are none."""
 
