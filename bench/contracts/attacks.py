@@ -24,8 +24,8 @@ _STATUSES = ("ok", "diverged", "nan")
 
 
 def takes_or_refuses(attack: Attack) -> None:
-    """Check that the attack accepts a reading (observed update) at each interception point, or refuses the reading with
-    a one-line reason and without an exception. Raises `ContractBroken` otherwise."""
+    """Check that at each interception point the attack either runs on a reading (observed update) there, or refuses the
+    reading by `Attack.refuses` with a one-line reason. Raises `ContractBroken` otherwise, also for an exception."""
     single, untouched = situated(attack), Composition(parts=(), contexts={})
     for case in (
         single,
@@ -47,8 +47,9 @@ def takes_or_refuses(attack: Attack) -> None:
 
 
 def alone_in_company(attack: Attack) -> None:
-    """Check that the reconstruction for a reading (observed update) does not depend on other readings in the batch: to
-    1e-9 after 20 evaluations. Raises `ContractBroken` otherwise."""
+    """Check that the reconstruction from a reading (observed update) does not depend on the other readings attacked at
+    the same time. Results alone and together must agree to 1e-9 after 20 evaluations. Raises `ContractBroken`
+    otherwise."""
     for case in _attackable(attack, situated(attack), situated(attack, "type-1", batch=2)):
         together = _run(attack, case, evaluations=SHORT)
         for row in (0, 2):
@@ -57,8 +58,8 @@ def alone_in_company(attack: Attack) -> None:
 
 
 def any_chunk(attack: Attack) -> None:
-    """Check that `Budget.chunk`, the number of readings (observed updates) attacked at once, changes neither the
-    results of a short attack nor the set of reconstructed readings of a long attack. Raises `ContractBroken`
+    """Check that the number of readings (observed updates) attacked at once (`Budget.chunk`) does not matter. It must
+    change neither the results of a short attack, nor which readings a long attack reconstructs. Raises `ContractBroken`
     otherwise."""
     for case in _attackable(attack, situated(attack), situated(attack, "type-1", batch=2)):
         whole = _run(attack, case, evaluations=SHORT)
@@ -79,8 +80,9 @@ def _public(inputs: Tensor, reading: Reading) -> bool:
 
 
 def budget(attack: Attack) -> None:
-    """Check that an attack stays within its budget: the number of gradient evaluations per reading (observed update),
-    restarts included. Forward passes are counted independently. Raises `ContractBroken` otherwise."""
+    """Check that an attack stays within its budget, the number of gradient evaluations per reading (observed update),
+    restarts included. The test counts the model's forward passes itself, and does not trust the attack's count. Raises
+    `ContractBroken` otherwise."""
     for case in _attackable(attack, situated(attack), situated(attack, "type-1", batch=2)):
         for evaluations in (1, 7, 30):
             reading = case.reading.of((0,))
@@ -107,8 +109,9 @@ def budget(attack: Attack) -> None:
 
 
 def finite(attack: Attack) -> None:
-    """Check that each reconstruction with a non-finite value has a status other than "ok", and that a damaged reading
-    (observed update) in the batch does not affect other readings. Raises `ContractBroken` otherwise."""
+    """Check that a reconstruction with NaN or infinity has a status other than "ok". A reading (observed update) of
+    NaN, infinity, zeros or huge values must not affect other readings in the batch. Raises `ContractBroken`
+    otherwise."""
     for case in _attackable(attack, situated(attack), situated(attack, "type-1", batch=2))[:1]:
         clean = _run(attack, case, evaluations=SHORT)
         _says_so(clean, case.words)
@@ -124,20 +127,24 @@ def finite(attack: Attack) -> None:
 
 
 def batch_of_one(attack: Attack) -> None:
+    """Check that the attack runs on a batch with a single reading (observed update), and returns a reconstruction of
+    the right form. Raises `ContractBroken` otherwise."""
     points = ("type-2", "type-1", "type-0")
     for case in _attackable(attack, *(situated(attack, where, readings=1) for where in points)):
         _well_formed(_run(attack, case, evaluations=5), case.reading, 5, case.words)
 
 
 def repeated_labels(attack: Attack) -> None:
+    """Check that the attack runs on a reading (observed update) whose four examples have the same label, and returns a
+    reconstruction of the right form. Raises `ContractBroken` otherwise."""
     for case in _attackable(attack, situated(attack, "type-1", batch=4, same_label=True)):
         _well_formed(_run(attack, case, evaluations=5), case.reading, 5, case.words)
 
 
 def reading_alone(attack: Attack) -> None:
-    """Check that the attack uses only the reading (observed update). The test puts the true examples into the model's
-    buffers and parameters, then noise in their place; the attack must give the same output. Raises `ContractBroken`
-    otherwise."""
+    """Check that the attack uses only the reading (observed update), not the values stored in the model object. The
+    test stores the true examples in the model's buffers and parameters, then noise; the attack must give the same
+    output. Raises `ContractBroken` otherwise."""
     for case in _attackable(attack, situated(attack, "type-1", batch=2), situated(attack))[:1]:
         honest = _run(attack, _planted(case, case.truth), evaluations=SHORT)
         noise = torch.rand(case.truth.shape, generator=torch.Generator().manual_seed(5))
@@ -165,13 +172,14 @@ def reading_untouched(attack: Attack) -> None:
 
 
 def situated(attack: Attack, where: str = "type-2", **changes: Any) -> Situation:
-    """Return readings (observed updates) with known truth, on which a contract tests `attack`. `where` is the
-    interception point, and `changes` are further arguments of `situation`. The attacker has the first level of
-    knowledge in `attack.knowledge`, such as `plain`.
+    """Return readings (observed updates) with their true examples, on which a contract (a test of an entry's promises)
+    tests `attack`. `where` is the interception point; `changes` are further arguments of
+    `bench.contracts.situations.situation`. The attacker has the first level of knowledge in `attack.knowledge`, such as
+    `plain`.
 
-    An adaptive attack may refuse undefended readings, as an attack on mixtures does. The readings then come from the
-    defense `mixup`, with granted labels. Without granted labels, such an attack would infer labels by simulations,
-    which run the model but do not count as evaluations."""
+    If the attack refuses undefended readings, as an attack on mixtures of examples does, the readings come from the
+    defense `mixup`, with granted labels. (Without the labels, such an attack would infer them by simulations, whose
+    forward passes would be counted as evaluations.)"""
     first: Any = attack.knowledge[0]
     changes = {"kind": named(attack.takes[0])} | changes
     case = situation(where, knowledge=first, **changes)

@@ -9,12 +9,13 @@ from bench.parameters import values
 
 
 class ContractBroken(AssertionError):
-    """Error for an entry (such as an attack or a defense) that breaks a contract; the message is a single line."""
+    """Error that a contract's test raises if the tested entry (such as an attack or a defense) breaks the contract; the
+    message is a single line with the reason."""
 
 
 class ContractSkipped(Exception):
-    """Error for a contract that cannot be tested on an entry (such as an attack or a defense); the message gives the
-    reason."""
+    """Error that a contract's test raises if the contract does not apply to the tested entry (such as an attack or a
+    defense); the message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +45,14 @@ class Outcome:
 
 
 def require(kept: bool, reason: str) -> None:
-    """Raise `ContractBroken` with the text `reason` if `kept` is False."""
+    """Fail the running test of a contract: raise `ContractBroken` with the text `reason` if the condition `kept` is
+    False."""
     if not kept:
         raise ContractBroken(reason)
 
 
 def one_line(text: object) -> bool:
-    """Return whether `text` is a proper message: a string with a single, non-empty line."""
+    """Return whether `text`, such as an entry's reason or reference, is a string with a single, non-empty line."""
     return isinstance(text, str) and bool(text.strip()) and "\n" not in text
 
 

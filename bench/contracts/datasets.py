@@ -21,22 +21,24 @@ PARTS = ("training", "public", "tuning", "gallery")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedDataset:
-    """A data set with its loaded examples, for the tests of its contracts."""
+    """A data set with its loaded examples, on which contracts (tests of a data set's promises) run."""
 
     dataset: Dataset
-    """The data set's entry."""
+    """The tested data set, as registered."""
     raw: Raw
     """Examples and labels from the first load."""
     again: Callable[[], Raw]
     """Function that loads the data a second time."""
 
     def parts(self) -> list[tuple[str, NDArray[Any], NDArray[np.int64]]]:
+        """Return (name, inputs, labels) of the source's training and test part."""
         return [
             ("training", self.raw.train_inputs, self.raw.train_labels),
             ("test", self.raw.test_inputs, self.raw.test_labels),
         ]
 
     def data(self) -> Data:
+        """Return the data set in the form for experiments, with its splits."""
         raw = replace(self.raw, kind=self.kind.name)
         return split(raw, name=type(self.dataset).__name__, private=self.dataset.private)
 
@@ -97,8 +99,8 @@ def order(loaded: LoadedDataset) -> None:
 
 
 def reload(load: Callable[[], Raw]) -> Callable[[], Raw]:
-    """Return a function that loads a data set a second time. Its first call runs `load` under other global random
-    seeds; later calls return the same result again."""
+    """Return a function that loads a data set a second time, to compare both results. Its first call runs `load` under
+    other global random seeds; further calls return the same result without loading."""
 
     @cache
     def again() -> Raw:

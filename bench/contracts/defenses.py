@@ -90,9 +90,9 @@ def acts(defense: Defense) -> None:
 
 
 def readings(defense: Defense) -> None:
-    """Check the tensors shown after each stage of a round: before the defense's first stage they must equal the
-    undefended tensors, bit for bit; from the first stage with an effect on, they must differ. Raises `ContractBroken`
-    otherwise."""
+    """Check the tensors that an attacker can observe after each stage (place) of a round. Before the defense's first
+    stage, they must equal the undefended tensors, bit for bit. From the first stage with an effect on, they must
+    differ. Raises `ContractBroken` otherwise."""
     for words, trial in trials(defense):
         plain, defended = trial.taps(trial.stages.undefended), trial.taps(trial.stages)
         first = min((STAGES.index(stage) for stage in trial.wired), default=len(STAGES))
@@ -116,8 +116,8 @@ def _rows(tensors: Tensors, row: int) -> dict[str, Tensor]:
 
 
 def shapes_kept(defense: Defense) -> None:
-    """Check that each stage of the defense returns tensors with the names, order, shapes and dtype of its input, in
-    single and double precision. Raises `ContractBroken` otherwise."""
+    """Check that the defense's transforms at each stage (place in the round) return tensors with the names, order,
+    shapes and dtype of their input, in single and double precision. Raises `ContractBroken` otherwise."""
     for words, trial in trials(defense):
         for stage in trial.wired:
             for dtype in (torch.float32, torch.float64):
@@ -141,9 +141,9 @@ def finite(defense: Defense) -> None:
 
 
 def keyed(defense: Defense) -> None:
-    """Check that the defense draws random numbers only by its key: equal keys give equal output, bit for bit. Another
-    draw number must change the output exactly if a transform (a function on tensors) is `random`. Raises
-    `ContractBroken` otherwise."""
+    """Check that the defense draws random numbers only by its key: equal keys must give equal output, bit for bit.
+    Another draw number in the key must change the output if a transform (a function on tensors) declares `random`, and
+    must not change it otherwise. Raises `ContractBroken` otherwise."""
     for words, trial, stage, before in _wired(defense):
         first, second = under_two_seeds(lambda: trial.apply(stage, before))  # noqa: B023
         name = differing(first, second)
@@ -155,6 +155,7 @@ def keyed(defense: Defense) -> None:
 
 
 def inputs_untouched(defense: Defense) -> None:
+    """Check that no stage of the defense changes its input tensors in place. Raises `ContractBroken` otherwise."""
     for words, trial, stage, before in _wired(defense):
         kept = {name: value.clone() for name, value in before.items()}
         trial.apply(stage, before)
@@ -163,8 +164,9 @@ def inputs_untouched(defense: Defense) -> None:
 
 
 def row_alone(defense: Defense) -> None:
-    """Check that the result for a row (a client or an example) does not depend on the other rows of a batch, to 1e-9,
-    unless a transform (a function on tensors) declares `mixes_clients`. Raises `ContractBroken` otherwise."""
+    """Check that the defense's output for a row (a client's or an example's tensors) does not depend on the other rows
+    in a batch, to 1e-9. Stages with a transform (a function on tensors) that declares `mixes_clients` are not tested.
+    Raises `ContractBroken` otherwise."""
     for words, trial, stage, before in _wired(defense):
         if stage == "aggregate" or any(item.mixes_clients for item in trial.stages.transforms[stage]):
             continue
@@ -179,9 +181,9 @@ def row_alone(defense: Defense) -> None:
 
 
 def originals(defense: Defense) -> None:
-    """Check a defense that mixes training examples (at stage `input`): a mixed example may depend only on the example
-    itself and on the next in its batch. An observed gradient of a single example is scored against these two. Targets
-    must stay probabilities. Raises `ContractBroken` otherwise."""
+    """Check a defense that mixes training examples before the gradient (at stage `input`). A mixed example may depend
+    only on the example itself and on the next example in its batch, because reconstructions are scored against these
+    two. The mixed labels must be probabilities. Raises `ContractBroken` otherwise."""
     words, trial = first_trial(defense)
     if not trial.stages.has("input"):
         raise ContractSkipped("it leaves examples as they are")

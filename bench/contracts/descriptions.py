@@ -26,11 +26,11 @@ POSITIVE = 1e-12
 
 @dataclass(frozen=True)
 class Quiet(Transform):
-    """A transform (a defense's function on tensors) whose random output is replaced by the expected output
-    (`Transform.expected`), for tests."""
+    """A transform (a defense's function on tensors) that returns the expected output of a random transform
+    (`Transform.expected`) in place of the random output, for tests."""
 
     inner: Transform
-    """The transform with random output."""
+    """The replaced transform, with random output."""
 
     @property
     def mixes_clients(self) -> bool:  # type: ignore[override]
@@ -49,11 +49,11 @@ class Quiet(Transform):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """A reading (observed update) at an interception point, without the noise that the description states. Contracts
-    compare the reading with the description."""
+    """A reading (observed update) at an interception point without the defense's stated noise, and the defense's
+    description. Contracts (tests of a defense's promises) compare the two."""
 
     words: str
-    """The setting in words, for error messages."""
+    """The federated setting in words, for error messages."""
     point: Point
     """Interception point, the attacker's position in the round."""
     trial: Trial
@@ -61,17 +61,17 @@ class Seen:
     said: Composition
     """The defense's description for readings at this point."""
     observed: dict[str, Tensor]
-    """The reading, name → (reading, *shape)."""
+    """The observed update without the stated noise, name → (reading, *shape)."""
 
 
 def description(defense: Defense) -> None:
-    """Check that the defense's description (a public model of the defense, for adaptive attackers) is exact: applied to
-    the true training data, the description must give the reading (observed update) at each interception point, without
-    the described noise. The description must be differentiable. Raises `ContractBroken` otherwise.
+    """Check that the defense's description (a public model of the defense, for adaptive attackers) is exact and
+    differentiable. At each interception point, the description of the true training data must equal the reading
+    (observed update) without the described noise. Raises `ContractBroken` otherwise.
 
     The true training data are examples and class probabilities after stage `input`. Batch sizes 1 and 3, and 1 and 2
-    local steps are tested. If random draws of the defense are hidden (`unread`), the true data must only be nearer to
-    the reading than other examples."""
+    local steps are tested. If the defense has random draws that the description does not cover, the true data must only
+    come nearer to the reading than other examples do."""
     seen = list(seen_of(defense))
     if not seen:
         raise ContractSkipped("there is nothing to describe, or attackers stay plain, with a flag")
@@ -89,8 +89,8 @@ def description(defense: Defense) -> None:
 
 
 def unread(said: Composition) -> list[str]:
-    """Return the class names of the random transforms (functions on tensors) with hidden draws, in the defense's
-    description `said`. Hidden draws are neither described as noise nor shown by the reading (observed update)."""
+    """Return the class names of the transforms (functions on tensors) in a defense's description `said` whose random
+    draws stay hidden from the attacker: neither described as noise, nor visible in the reading (observed update)."""
     return [
         type(part.transform).__name__
         for part in said.parts
@@ -102,9 +102,10 @@ def unread(said: Composition) -> list[str]:
 
 
 def noise(defense: Defense) -> None:
-    """Check each transform (a defense's function on tensors): the noise around its expected output
-    (`Transform.expected`) has mean 0 and, for each tensor, the variance that the transform states, to five standard
-    errors. If the stated variance is an upper bound, the variance may be smaller. Raises `ContractBroken` otherwise."""
+    """Check the noise of each transform (a defense's function on tensors): the difference between its random output and
+    its expected output (`Transform.expected`). The noise must have mean 0 and, for each tensor, the variance that the
+    transform states (smaller if it states an upper bound), to five standard errors. Raises `ContractBroken`
+    otherwise."""
     words, trial = first_trial(defense)
     stated = 0
     for stage, transform, given, state in arriving_at(trial):
@@ -144,8 +145,9 @@ def _claims_a_mean(transform: Transform, given: Tensors, state: State, context: 
 
 
 def by_norms(defense: Defense) -> None:
-    """Check that `Transform.update_by_norms`, which gets only gradient norms, returns the scale factors and the noise
-    that the transform (a defense's function on tensors) really applies. Raises `ContractBroken` otherwise."""
+    """Check the short form of a transform (a defense's function on tensors) for fast trainings, `update_by_norms`: from
+    the gradient norms only, it must return the scale factors and the noise that the transform applies to the gradients.
+    Raises `ContractBroken` otherwise."""
     words, trial = first_trial(defense)
     checked = 0
     for stage, transform, arriving, state in arriving_at(trial):
@@ -165,9 +167,9 @@ def by_norms(defense: Defense) -> None:
 
 
 def gradual(defense: Defense) -> None:
-    """Check the gradual version of hard decisions (a sign, a coordinate kept or not) in a transform (a defense's
-    function on tensors): `Transform.smoothed` must be differentiable and tend to the transform's expected output for
-    width → 0. Raises `ContractBroken` otherwise."""
+    """Check `Transform.smoothed`, the version of a transform (a defense's function on tensors) with gradual transitions
+    in place of hard decisions (a sign, a coordinate kept or not). Its output must be differentiable, and tend to the
+    transform's expected output if the transitions' width tends to 0. Raises `ContractBroken` otherwise."""
     words, trial = first_trial(defense)
     checked = 0
     for stage, transform, arriving, state in arriving_at(trial):
@@ -201,8 +203,8 @@ def gradual(defense: Defense) -> None:
 
 
 def seen_of(defense: Defense) -> Iterator[Seen]:
-    """Yield the defense's reading (observed update) and description at each interception point, for each combination of
-    1 or 2 local steps and batch size 1 or 3 that the defense accepts."""
+    """Yield the defense's reading (observed update) without stated noise, and its description, at each interception
+    point: for each combination of 1 or 2 local steps and batch size 1 or 3 that the defense accepts."""
     for steps, batch in SETTINGS:
         trial = _taken(defense, steps, batch)
         if trial is None:
@@ -316,8 +318,8 @@ def arriving_at(trial: Trial) -> Iterator[tuple[Stage, Transform, dict[str, Tens
 
 
 def of_one(transform: Transform, state: State) -> State:
-    """Return a client transform's `state` (memory between rounds) for the first client, with a client axis of length 1.
-    A server transform's state is returned unchanged."""
+    """Return the part of a transform's `state` (memory between rounds) that belongs to the first client, with a client
+    axis of length 1. The state of a `transform` at the server is returned unchanged."""
     return state if transform.owner == "server" else {key: value[:1] for key, value in state.items()}
 
 

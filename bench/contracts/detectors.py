@@ -14,8 +14,8 @@ CLASSES = 5
 
 
 def gives_scores(detector: Detector) -> None:
-    """Check that the detector's score for a received model is a number or infinity, for clients with 1 and 8 examples,
-    for fully connected nets and convolutions. Raises `ContractBroken` otherwise."""
+    """Check that the detector's score for a received model is a number or infinity, not NaN, for clients with 1 and 8
+    examples, and for fully connected and convolutional nets. Raises `ContractBroken` otherwise."""
     for received in _received():
         score, count = detector.score(received), len(received.inputs)
         require(isinstance(score, int | float), f"the score is no float but {type(score).__name__}")
@@ -23,12 +23,16 @@ def gives_scores(detector: Detector) -> None:
 
 
 def repeatable(detector: Detector) -> None:
+    """Check that the detector gives equal scores if a received model is scored twice. Raises `ContractBroken`
+    otherwise."""
     for received in _received():
         first, again = detector.score(received), detector.score(received)
         require(first == again, f"two scores of the same model differ: {first:g}, {again:g}")
 
 
 def leaves_the_model(detector: Detector) -> None:
+    """Check that the detector does not change the received weights or the client's examples. Raises `ContractBroken`
+    otherwise."""
     for received in _received():
         kept = [received.weights, received.previous, {"inputs": received.inputs, "targets": received.targets}]
         before = [{name: value.clone() for name, value in each.items()} for each in kept]

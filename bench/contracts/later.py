@@ -21,13 +21,13 @@ _HALF = 0.5  # least squared change in a later round, relative to the first roun
 
 
 def rounds(defense: Defense) -> None:
-    """Check that the defense does not weaken in later rounds: each transform must change its tensors, in every round,
-    by at least half its change in round 0. Attacks read a single round, and their result must hold for all rounds.
-    Raises `ContractBroken` otherwise.
+    """Check that the defense does not weaken in later rounds, because attacks on a single round stand for all rounds.
+    Each transform (a function on tensors) must change its tensors in every round by at least half its change in round
+    0. Raises `ContractBroken` otherwise.
 
-    The change is a squared norm, for equal tensors and draws. It is measured twice: from the initial state, and from
-    the state after the previous rounds. A smaller change is allowed if the defense states smaller noise for the round,
-    by its `mechanism` or by noise that depends on the state."""
+    The change is the squared norm of output minus input, for equal tensors and draws. It is measured twice: from the
+    transform's initial state, and from the state after the previous rounds. A smaller change is allowed if the defense
+    states smaller noise for the round."""
     words, trial = first_trial(defense)
     try:
         trial = trial.of_rounds(defense, _ROUNDS)
@@ -95,9 +95,10 @@ def _change(after: Tensors, before: Tensors) -> float:
 
 
 def training_draws(defense: Defense) -> None:
-    """Check that a defense's outputs have the same distribution in a training as in an attack. A training takes random
-    draws from a stream per client, an attack from keys. Without randomness, outputs must be equal; otherwise mean and
-    mean square must agree to five standard errors. Raises `ContractBroken` otherwise."""
+    """Check that a defense's outputs have the same distribution in a training as in an attack. (A training takes random
+    numbers from a stream for each client, an attack from a generator for each draw.) Without randomness, outputs must
+    be equal; otherwise their mean and mean square must agree to five standard errors. Raises `ContractBroken`
+    otherwise."""
     words, trial = first_trial(defense)
     for stage, transform, given, state in arriving_at(trial):
         if not lead_of(stage):

@@ -27,12 +27,13 @@ _GROWN = 2.0  # largest growth of the variance for gradients ten times larger
 
 
 def law(defense: Defense) -> None:
-    """Check that the noise of a transform (a defense's function on tensors) has its stated distribution on every row
-    (client or example), so that an attacker cannot remove the noise. Coordinates must be independent, rows distinct,
-    and the variance about equal for gradients ten times larger. Raises `ContractBroken` otherwise.
+    """Check that the noise of each transform (a defense's function on tensors) has the stated distribution for every
+    row (a client's or an example's tensors), so that an attacker cannot remove the noise. Coordinates must be
+    independent, the noise different in each row, and the variance about equal for gradients ten times larger. Raises
+    `ContractBroken` otherwise.
 
-    A transform with `log_density` or `log_likelihood` may have another distribution, and noise that scales with the
-    gradient."""
+    A transform that states its density (`log_density` or `log_likelihood`) may have another distribution, and noise
+    that scales with the gradient."""
     words, trial = first_trial(defense)
     stated = 0
     for stage, transform, given, state in arriving_at(trial):
@@ -47,9 +48,10 @@ def law(defense: Defense) -> None:
 
 
 def dependence(z: Tensor) -> float:
-    """Return a measure of dependence between the coordinates of standardised noise `z` (draw, coordinate): 1 for
-    independent coordinates, and n/r if noise in n coordinates has only r dimensions. The measure is the number of
-    coordinates times the mean squared product of two draws."""
+    """Return a measure of dependence between the coordinates of noise `z` (draw, coordinate) with mean 0 and variance
+    1. The measure is about 1 for independent coordinates, and about n/r if noise in n coordinates spans only r
+    dimensions. It is the squared inner product of two different draws, divided by n, as a mean over all pairs of
+    draws."""
     gram = z @ z.T / z.shape[1]
     apart = ~torch.eye(len(z), dtype=torch.bool)
     return float(gram[apart].square().mean() * z.shape[1])

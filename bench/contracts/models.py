@@ -25,8 +25,8 @@ CLOSE = 1e-9
 
 
 def builds(model: Model) -> None:
-    """Check that the model gives logits (example, class) for every accepted kind of data, at batch size 1 and above.
-    Raises `ContractBroken` otherwise."""
+    """Check that the model can be built and gives logits (example, class) for every kind of data that it declares, for
+    batches of one and of several examples. Raises `ContractBroken` otherwise."""
     unknown = set(model.takes) - set(KINDS)
     require(bool(model.takes) and not unknown, f"takes {model.takes}; kinds of data are {', '.join(KINDS)}")
     for kind, shape, module in _modules(model):
@@ -38,8 +38,8 @@ def builds(model: Model) -> None:
 
 
 def initial_weights(model: Model) -> None:
-    """Check that the model's initial weights are finite, have each parameter's shape, and are equal for equal seeds
-    only. Raises `ContractBroken` otherwise."""
+    """Check that the model's initial weights are finite, have the shapes of the parameters, are equal for equal seeds,
+    and differ for other seeds. Raises `ContractBroken` otherwise."""
     for _, shape, module in _modules(model):
         first = model.initial(module, 0)
         expected = {name: tuple(value.shape) for name, value in module.named_parameters()}
@@ -57,6 +57,8 @@ def initial_weights(model: Model) -> None:
 
 
 def no_batch_statistics(model: Model) -> None:
+    """Check that the model has no BatchNorm layer, whose statistics mix the examples of a batch. Raises
+    `ContractBroken` otherwise."""
     for _, _, module in _modules(model):
         for path, layer in module.named_modules():
             what = f"{path} is {type(layer).__name__}, whose statistics mix the examples; use GroupNorm"
@@ -99,8 +101,8 @@ def gradients(model: Model) -> None:
 
 
 def gradients_flow(model: Model) -> None:
-    """Check that the derivative of the model's gradient by the input, which attacks need, equals autograd's. Raises
-    `ContractBroken` otherwise."""
+    """Check second derivatives, which attacks need: the derivative by the input of the model's gradient from
+    `bench.gradients` must equal the derivative by autograd. Raises `ContractBroken` otherwise."""
     modules = [found for found in _modules(model, double=True) if found[0].differentiable]
     if not modules:
         raise ContractSkipped("no loss has a derivative to the values of its data")

@@ -18,9 +18,9 @@ _SIZES = (1.0, 3.0, 10.0, 30.0, 100.0, 1e3, 1e4, LARGE)  # a bound may fail for 
 
 
 def crafted(given: Tensors) -> Iterator[tuple[str, dict[str, Tensor]]]:
-    """Yield extreme gradients for a test of a defense's sensitivity, as (description in words, row). A row holds the
-    tensors of a client or an example, name → (*shape). It is a multiple of the first row of `given`, or a single tensor
-    of this row times 10⁶; missing tensors count as zero."""
+    """Yield extreme gradients for a test of a defense's sensitivity: (description in words, row). A row holds the
+    gradient tensors of a client or an example, name → (*shape). The yielded rows are multiples of the first row of
+    `given`, the tensors of all clients, and single tensors of this row times 10⁶; missing tensors count as zero."""
     own = {name: first(value, given) for name, value in given.items()}
     for size in _SIZES:
         yield f"a gradient {size:g} times larger", {name: size * value for name, value in own.items()}
@@ -30,9 +30,9 @@ def crafted(given: Tensors) -> Iterator[tuple[str, dict[str, Tensor]]]:
 
 
 def first(value: Tensor, given: Tensors) -> Tensor:
-    """Return the first row of the tensor `value`, (*shape). For example gradients, this is the first example of the
-    first client, otherwise the first client. `given` are all tensors; their numbers of axes tell whether they are
-    example gradients."""
+    """Return the first row of the tensor `value`, (*shape): the first client's part, or for gradients of single
+    examples the part of the first client's first example. `given` are all tensors of the round at this place; their
+    numbers of axes tell whether there is an example axis."""
     return value[0, 0] if min(each.ndim for each in given.values()) > 2 else value[0]
 
 
@@ -49,9 +49,12 @@ def with_row(given: Tensors, row: Tensors) -> dict[str, Tensor]:
 def shown_from(
     trial: Trial, start: Stage, given: Tensors, *, draw: int = 0, draws: Draws | None = None
 ) -> dict[Stage, dict[str, Tensor]]:
-    """Run a federated round from the stage `start` on, with the tensors `given` as its input. Return the tensors after
-    each stage: stage → name → (client, example, *shape), (client, *shape) or (*shape). Random numbers come from
-    `draws`; None takes the key with the number `draw`."""
+    """Run the federated round `trial` from the stage (place in the round) `start` on, with the tensors `given` as that
+    stage's input. Return the tensors after each stage: stage → name → (client, example, *shape), (client, *shape) or
+    (*shape).
+
+    - `draw`: number of the defense's random draws; another number gives other draws.
+    - `draws`: source of random numbers in place of `draw`; None: `draw` is used."""
     chain, current, shown = trial.stages, dict(given), dict[Stage, dict[str, Tensor]]()
     key = DrawKey(seed=3, draw=draw, round=0)
     for stage in STAGES[STAGES.index(start) :]:

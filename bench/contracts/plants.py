@@ -20,7 +20,8 @@ Plant = Literal["noise halved", "stage skipped"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weakened(Defense):
-    """A registered defense with a planted fault: its normal draws are halved, or its last stage is left out.
+    """A registered defense with a planted fault, to test that the gate notices: its normal draws are halved, or its
+    last stage is left out.
 
     The claimed ε does not change, as after a fault in the code."""
 
@@ -74,6 +75,6 @@ def _halved(transform: Transform) -> Transform:
 
 
 def weakened(name: str, params: Mapping[str, Any], plant: Plant) -> dict[str, Any]:
-    """Return the TOML table, for a matrix file, of the defense `name` with its `params`, weakened by `plant` (such as
-    `noise halved`)."""
+    """Return the entry of a matrix file, as a TOML table, for the defense `name` with its parameters `params`, weakened
+    by `plant` (such as `noise halved`)."""
     return {"name": "weakened", "of": name, "params": json.dumps(params, sort_keys=True), "plant": plant}

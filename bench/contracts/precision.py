@@ -14,8 +14,8 @@ _NEAR = 1e-2  # relative to the output's norm: rounding may move a coordinate ac
 
 
 def precision(defense: Defense) -> None:
-    """Check that the outputs of each transform (a function on tensors) agree up to rounding in float32 (as in
-    experiments) and in float64 (as in contracts). Raises `ContractBroken` otherwise."""
+    """Check that each transform (a defense's function on tensors) gives the same output in float32 (used in
+    experiments) and in float64 (used in the other contracts), up to rounding. Raises `ContractBroken` otherwise."""
     words, trial = first_trial(defense)
     looked = False
     for stage, transform, given, state in arriving_at(trial):

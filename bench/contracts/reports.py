@@ -17,8 +17,8 @@ _SIZES = (1e6, 1.0, 0.0, -1.0, -1e6)  # sizes of a client's update, in units of 
 
 
 def reports(defense: Defense) -> None:
-    """Check the stated ε of a locally private defense: a change of the client's update may change the probability of a
-    report (a sent coordinate) by at most a factor e^ε. Raises `ContractBroken` otherwise.
+    """Check the stated ε of a locally private defense: another update of the client may change the probability of an
+    event of a report (a sent coordinate) by at most a factor e^ε. Raises `ContractBroken` otherwise.
 
     Updates are constant over coordinates, in five sizes; all pairs of sizes are compared. The tested events are a
     report above, and a report below, the middle of the coordinate's range. Probabilities come from 64 draws, over all

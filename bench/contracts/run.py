@@ -46,8 +46,9 @@ def check(
 
 
 def broken_contracts(kind: str, entry: Entry, state: object = None) -> tuple[str, ...]:
-    """Return the contracts that an entry breaks, each as text `name: reason`. `kind` is the kind of entry, such as
-    "defenses". A plug-in process calls the function through `bench.isolation.Isolation.ask`; `state` is not used."""
+    """Return the contracts (required properties) that `entry` breaks, each as text `name: reason`. `kind` is the kind
+    of entry, such as "defenses". A plug-in's process calls this function through `bench.isolation.Isolation.ask`, which
+    passes `state`; it is not used."""
     outcomes = check_instance(kind, registry.of(kind, entry), name=entry.name)
     return tuple(f"{each.contract.name}: {each.reason}" for each in outcomes if each.status == "broken")
 
@@ -64,7 +65,8 @@ def check_instance(
     of its kind; return an outcome per contract.
 
     - `kind`: "attacks", "defenses", "datasets", "models" or "detectors".
-    - `name`, `data_dir`: for a data set, its registered name and folder. The data set is loaded once for all contracts.
+    - `name`: registered name of a data set; ignored for other kinds.
+    - `data_dir`: folder of data sets; None for the default folder. A data set is loaded once for all contracts.
     - `only`: names of the contracts to test; None tests all."""
     if kind != "datasets":
         return [_outcome(item, instance) for item in contracts(kind) if only is None or item.name in only]

@@ -24,7 +24,8 @@ _Shown = dict[Stage, dict[str, torch.Tensor]]
 
 def sensitivity(defense: Defense) -> None:
     """Check that the sensitivity behind a defense's ε is large enough: no row (an example's gradient or a client's
-    update) may move a stage's output further than the defense's `mechanism` assumes.
+    update) may move the output of a stage (place in the round) further than the defense's `mechanism` (its stated noise
+    and sensitivity) assumes.
 
     For a replaced row, the mechanism assumes a change of at most 1/(`Mechanism.rows` · σ) standard deviations of the
     noise, with the noise multiplier σ. The contract measures the change from a zero row to a row. The limit is half the

@@ -60,7 +60,7 @@ def _public() -> Public:
 
 
 def setting_of(federated: Federated, *, rounds: int = 2) -> Setting:
-    """Return the federated setting in the form that a defense gets, for a training over `rounds` rounds."""
+    """Return the federated setting `federated` in the form that a defense gets, for a training over `rounds` rounds."""
     return setting.setting_of(
         federated, rounds=rounds, client_examples=federated.client_examples or 50, public=_public()
     )
@@ -72,9 +72,9 @@ class Situation:
     reading."""
 
     words: str
-    """The situation in words, for error messages."""
+    """The setting of the readings in words, for error messages."""
     reading: Reading
-    """The readings that the attack gets."""
+    """The readings that the tested attack gets."""
     truth: Tensor
     """(reading, example, *shape): true examples, hidden from the attack."""
     labels: Tensor
@@ -94,11 +94,12 @@ def situation(
     defense: str = "none",
     labels: bool = False,
 ) -> Situation:
-    """Return readings (observed updates) with their true examples, for the default data set and model of `kind`.
+    """Return readings (observed updates) with their true examples, for contracts (tests of an attack's promises). Data
+    set and model are the defaults of `kind`.
 
     - `where`: interception point (`bench.points`), such as `type-1`: a client's update.
-    - `batch`, `steps`: examples per local step, and number of local steps.
-    - `readings`, `observations`: number of readings, and of repeated observations of each.
+    - `batch`, `steps`: number of examples in a local step; number of local steps.
+    - `readings`, `observations`: number of readings; number of repeated observations of each, with new noise.
     - `same_label`: True gives all examples of a reading the same label.
     - `kind`: kind of data, such as images.
     - `knowledge`: the attacker's knowledge about the defense named `defense`.
@@ -157,7 +158,8 @@ def _same_label(source: Data, victims: Victims, batches: Batches) -> tuple[Victi
 
 
 def under_two_seeds(run: Callable[[], T]) -> tuple[T, T]:
-    """Call `run` twice, under different global torch seeds, and return both results for a comparison."""
+    """Call the function `run` twice, under different global torch seeds, and return both results. A contract compares
+    them, to find random numbers that do not come from a key."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
         first = run()
@@ -166,8 +168,8 @@ def under_two_seeds(run: Callable[[], T]) -> tuple[T, T]:
 
 
 def gap(first: Tensor, second: Tensor) -> float:
-    """Return the largest difference between the entries of `first` and `second`, relative for values above 1; infinite
-    for unequal shapes or different non-finite entries."""
+    """Return the largest absolute difference between the entries of two tensors, divided by the value if this is above
+    1; infinite for unequal shapes or different non-finite entries."""
     if first.shape != second.shape or not torch.equal(torch.isfinite(first), torch.isfinite(second)):
         return float("inf")
     a, b = first.double().nan_to_num(0, 0, 0), second.double().nan_to_num(0, 0, 0)
@@ -177,8 +179,8 @@ def gap(first: Tensor, second: Tensor) -> float:
 
 
 def differing(first: Tensors, second: Tensors) -> str | None:
-    """Return the first name whose tensors in `first` and `second` differ in any bit; None if all are equal. NaN equals
-    NaN. If the names differ, return the differing names as text."""
+    """Return the first name whose tensors in `first` and `second`, both name → tensor, differ in any bit; None if all
+    are equal. NaN equals NaN. If the two have different names, return these names as text."""
     if list(first) != list(second):
         return ", ".join(sorted(set(first) ^ set(second))) or "the order of the names"
     for name, value in first.items():

@@ -16,12 +16,12 @@ _LEAST = 1.2  # least factor from the weak end's distance to the strong end's
 
 
 def strength(defense: Defense) -> None:
-    """Check a defense's declared strength (the parameter for more or less protection). Each of five growing values must
-    move the output at least as far from the undefended tensors as the value before, to 3 %, and the strongest clearly
-    further than the weakest. Raises `ContractBroken` otherwise.
+    """Check a defense's declared strength (the parameter for more or less protection). Five values from weak to strong
+    are tested. Each must move the output at least as far from the undefended tensors as the weaker value before it, to
+    3 %, and the strongest clearly further than the weakest. Raises `ContractBroken` otherwise.
 
-    Distances are squared and relative to the undefended tensors. Other parameters have their defaults, if all have
-    one."""
+    The distance is the squared norm of the change, divided by the squared norm of the undefended tensors. Other
+    parameters have their defaults, if all have one."""
     declared = type(defense).strength
     if declared is None:
         raise ContractSkipped("it declares no strength")

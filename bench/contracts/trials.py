@@ -35,9 +35,9 @@ class Trial:
     """A federated round with three clients on the data set digits, on which contracts test a defense."""
 
     federated: Federated
-    """Federated setting."""
+    """Federated setting: clients, local steps and batch."""
     module: nn.Module
-    """Model in eval mode."""
+    """Model in eval mode; its parameters are in `weights`."""
     weights: dict[str, Tensor]
     """Model weights, name → (*shape)."""
     batches: Batches
@@ -57,8 +57,8 @@ class Trial:
 
     @property
     def trained_on(self) -> tuple[Tensor, Tensor]:
-        """Training data after the defense's stage `input`: inputs (client, step, example, *shape) and class
-        probabilities (client, step, example, class)."""
+        """Training data after the defense's transforms at stage `input` (before the gradient): inputs (client, step,
+        example, *shape) and class probabilities (client, step, example, class)."""
         parts, now = [], self.stages
         for step in range(self.federated.steps):
             x, y = self.batches.inputs[:, step], self.batches.labels[:, step]
@@ -69,8 +69,8 @@ class Trial:
         return inputs, targets
 
     def of_rounds(self, defense: Defense, rounds: int) -> "Trial":
-        """Return the same federated round as part of a training with `rounds` rounds. Raises `ValueError` if the
-        defense refuses this setting."""
+        """Return the same federated round with `defense` built for a training of `rounds` rounds. Raises `ValueError`
+        if the defense refuses this setting."""
         chosen = stages(defense, setting_of(self.federated, rounds=rounds), self.shapes)
         return dataclasses.replace(self, stages=chosen)
 
@@ -95,9 +95,10 @@ class Trial:
     def apply(
         self, stage: Stage, tensors: Tensors, *, draw: int = 0, clients: tuple[int, ...] = CLIENTS
     ) -> dict[str, Tensor]:
-        """Apply the defense's transforms at `stage` to `tensors`, and return the result: name → tensor of the same
-        shape. `draw` is the number of the random draws, `clients` are the clients' numbers. Stage `step` also gets the
-        undefended example gradients and their norms."""
+        """Apply the defense's transforms at `stage` (a place in the round) to `tensors`, name → tensor, and return the
+        result, with the same names and shapes. `draw` is the number of the random draws; `clients` are the numbers of
+        the clients on the first axis. Transforms at stage `step` also get the undefended example gradients and their
+        norms."""
         draw_key, left, each = DrawKey(seed=3, draw=draw, round=0), None, None
         if stage == "step":
             each = {name: value[_places(clients)] for name, value in self.at("example").items()}
@@ -169,8 +170,8 @@ _kept_trial = lru_cache(maxsize=32)(_new_trial)  # a defense's stages may take s
 
 def trials(defense: Defense) -> Iterator[tuple[str, Trial]]:
     """Yield (setting in words, federated round with the defense) for each of three federated settings that the defense
-    accepts. If the defense accepts none, its first variant (`variants`) that accepts a setting takes its place. Raises
-    `ContractSkipped` if all variants refuse every setting."""
+    accepts. If the defense accepts none, the first variant with a single parameter changed (`variants`) that accepts a
+    setting takes its place. Raises `ContractSkipped` if all variants refuse every setting."""
     reasons = []
     for variant in variants(defense):
         taken = False
@@ -194,12 +195,13 @@ def first_trial(defense: Defense) -> tuple[str, Trial]:
 
 
 def lead_of(stage: Stage) -> int:
+    """Return the number of leading axes of a trial's tensors at `stage`: 2 (client, example), 1 (client) or 0."""
     return 2 if stage in ("input", "example") else 0 if stage == "aggregate" else 1
 
 
 def variants(defense: Defense) -> Iterator[Defense]:
-    """Yield the defense, then copies of the defense with a single parameter changed, for all options of `bool` and
-    `Literal` parameters."""
+    """Yield `defense`, then copies of it with a single parameter changed: a copy for each other option of each `bool`
+    or `Literal` parameter. Copies that the class refuses are left out."""
     yield defense
     entry: Any = defense  # a dataclass, as the contract `declared` requires
     hints = get_type_hints(type(defense))
@@ -217,6 +219,8 @@ def variants(defense: Defense) -> Iterator[Defense]:
 
 
 def context_of(trial: Trial, stage: Stage, *, draw: int = 0) -> Context:
+    """Return the context with which the round `trial` calls a transform at `stage`: setting, keyed draws, weights and
+    leading axes. `draw` is the number of the random draws."""
     rows: tuple[tuple[int, ...], ...] = tuple((client,) for client in CLIENTS)
     if stage in ("input", "example"):
         rows = tuple((client, example) for client in CLIENTS for example in range(trial.federated.batch))
@@ -236,6 +240,8 @@ def context_of(trial: Trial, stage: Stage, *, draw: int = 0) -> Context:
 
 
 def require_near(first: Tensors, second: Tensors, words: str, close: float = CLOSE) -> None:
+    """Raise `ContractBroken` if a tensor in `first` and the tensor of the same name in `second` differ by more than
+    `close` (absolute, or relative for values above 1). `words` begin the error message."""
     for name, value in first.items():
         apart = gap(value, second[name])
         require(apart <= close, f"{words}: {name} differs by {apart:.1e}, allowed {close:.0e}")

@@ -14,12 +14,13 @@ _LIKE = 0.3  # cosine with another client's row; by chance near 0 for thousands 
 
 
 def unlinked(defense: Defense) -> None:
-    """Check that a transform (a defense's function on tensors) with `unlinks` True mixes clients independently for each
-    coordinate, so that the coordinates of a client's update cannot be linked. Raises `ContractBroken` otherwise.
+    """Check each transform (a defense's function on tensors) that declares `unlinks`: it must exchange coordinates
+    between clients independently for each coordinate, so that nobody can tell which coordinates came from the same
+    client. Raises `ContractBroken` otherwise.
 
-    In the test, all coordinates of client number k (from 0) have the value k + 1. In an unlinked row (a client's
-    tensors), the mean over n coordinates has the variance of a mean of n independent values; in a linked row, up to n
-    times this variance."""
+    In the test, all coordinates of client number k (from 0) have the value k + 1. The mean over the n coordinates of an
+    output row (the tensors under a client's number) must have the variance of a mean of n independent values; for a row
+    from a single client, the variance would be up to n times larger."""
     words, trial = first_trial(defense)
     said = False
     for stage, transform, given, state in arriving_at(trial):
@@ -49,9 +50,9 @@ def unlinked(defense: Defense) -> None:
 
 
 def linked(defense: Defense) -> None:
-    """Check that no transform (a defense's function on tensors) gives a client the row (tensors) of another client,
-    because an observed update would be scored against the wrong client's examples. Transforms with `unlinks` True are
-    not tested. Raises `ContractBroken` otherwise."""
+    """Check that no transform (a defense's function on tensors) exchanges whole updates between clients, because an
+    observed update would then be scored against the wrong client's examples. Transforms that declare `unlinks` are not
+    tested. Raises `ContractBroken` otherwise."""
     words, trial = first_trial(defense)
     mixes = False
     for stage, transform, given, state in arriving_at(trial):
