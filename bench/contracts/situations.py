@@ -168,8 +168,8 @@ def under_two_seeds(run: Callable[[], T]) -> tuple[T, T]:
 
 
 def gap(first: Tensor, second: Tensor) -> float:
-    """Return the largest absolute difference between the entries of two tensors, divided by the value if this is above
-    1; infinite for unequal shapes or different non-finite entries."""
+    """Return the largest absolute difference between the entries of `first` and `second`, relative for entries above 1;
+    infinite for unequal shapes or different non-finite entries. Contracts compare results with this measure."""
     if first.shape != second.shape or not torch.equal(torch.isfinite(first), torch.isfinite(second)):
         return float("inf")
     a, b = first.double().nan_to_num(0, 0, 0), second.double().nan_to_num(0, 0, 0)

@@ -33,14 +33,14 @@ class Honest:
     """Model that an honest server sends to its clients at the start of a round."""
 
     setup: Setup
-    """Data, clients and model of the model's training."""
+    """Data set, clients, model and defense of the federation that trains the model."""
     weights: Tensors
-    """Weights that the server sends, name → (*shape)."""
+    """Weights that the server sends to the clients, name → (*shape)."""
     previous: Tensors
     """Weights at the start of the round before, name → (*shape). In the first round: initial weights that a client
     draws for comparison."""
     seed: int
-    """Seed of the training."""
+    """Seed of the federation's training."""
     age: int
     """Number of finished rounds of the training."""
 
@@ -48,9 +48,12 @@ class Honest:
 def honest_models(
     cell: AttackCell, seeds: Iterable[int], ages: tuple[int, ...], context: RunContext, memory: Memory
 ) -> Iterator[Honest]:
-    """Train a small federation for each of the `seeds`, with the data set, model and setting of `cell`; yield its model
-    after each number of rounds in `ages`. The federations have the defenses none, `dp-sgd` and `gaussian` in turn.
-    `context` has the folders, `memory` caches data sets."""
+    """Train a small federation for each of the `seeds`, and yield its honest model after each number of rounds in
+    `ages`. The federations have the defenses none, `dp-sgd` and `gaussian` in turn.
+
+    - `cell`: attack experiment that gives data set, model and federated setting.
+    - `context`: the run's folders and device.
+    - `memory`: keeps loaded data sets between calls."""
     federated = cell.federated
     per_round = min(_SENDERS, federated.per_round)
     small = federated.model_copy(update={"per_round": per_round, "batch": min(_BATCH, federated.batch)})
@@ -78,15 +81,17 @@ def honest_models(
 
 
 def own_draw(cell: AttackCell, setup: Setup, seed: int) -> Tensors:
-    """Return initial weights that a client draws, name → (*shape), to compare them with the weights received in the
-    first round. `setup` has the model of `cell`; `seed` is the seed of the federation."""
+    """Return initial weights that a client draws itself, name → (*shape), to compare them with the weights received in
+    the first round. `setup` has the model of the experiment `cell`; `seed` is the seed of the federation; the
+    client's draw follows from it, but differs from the server's initial weights."""
     architecture: Model = registry.of("models", cell.model)
     return architecture.initial(setup.model, int(generator(seed, "a client's own draw").integers(2**31)))
 
 
 def received(cell: AttackCell, sent: Honest) -> ReceivedModel:
-    """Return the knowledge of a random client of the federation after the client received the honest model `sent`:
-    weights of both rounds, and the client's examples. The batch size of `cell` is the number of these examples."""
+    """Return the knowledge of a random client of the federation after the client received the honest model `sent`: the
+    weights of this round and of the round before, and the client's examples. The batch size of the experiment `cell` is
+    the number of these examples."""
     draw = generator(sent.seed, "a client that looks", sent.age)
     client = sent.setup.clients[draw.integers(len(sent.setup.clients))]
     at = draw.permutation(client)[: cell.federated.batch]
@@ -95,8 +100,8 @@ def received(cell: AttackCell, sent: Honest) -> ReceivedModel:
 
 
 def seen(sent: Honest, weights: Tensors, inputs: Tensor, labels: Tensor) -> ReceivedModel:
-    """Return the knowledge of a client that received `weights`, name → (*shape), in place of the honest model `sent`.
-    `inputs` (example, *shape) and `labels` (example,) are the client's examples."""
+    """Return the knowledge of a client that received `weights`, name → (*shape), in place of the weights of the honest
+    model `sent`. `inputs` (example, *shape) and `labels` (example,) are the client's examples."""
     return ReceivedModel(
         model=sent.setup.model,
         weights=weights,

@@ -35,20 +35,20 @@ Tick = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caught:
-    """Alarms of an honest client's detectors for the weights that an attack sends, in an attacked round."""
+    """Alarms of an honest client's detectors for the weights that an attack sends in a certain round."""
 
     trials: int
     """Number of received models, each in a different federation."""
     alarms: Mapping[str, int]
-    """Detector → number of alarms; `UNION` counts alarms of all detectors together."""
+    """Name of a detector → number of alarms; the key `UNION` counts alarms of all detectors together."""
     honest: float
     """Mean test accuracy of the honest models, in [0, 1]."""
     attacked: float
     """Mean test accuracy of the received models, in [0, 1]."""
 
     def share(self, detector: str = UNION) -> Share:
-        """Return the share of received models with an alarm, with its 95 % interval, for a `detector`; `UNION` stands
-        for all detectors together."""
+        """Return the share of received models for which `detector` gave an alarm, with its 95 % interval; `UNION`
+        stands for all detectors together."""
         count = self.alarms[detector]
         low, high = wilson(count, self.trials)
         return Share(value=count / self.trials, low=low, high=high)
@@ -64,9 +64,9 @@ class Row:
     family: str
     """Name of the attack."""
     condition: str
-    """Data set, model and batch."""
+    """Data set, model and batch size, in words."""
     cell: str
-    """Id of the record with the reconstructions."""
+    """Id of the cell (experiment) with the attack's reconstructions."""
     reconstructed: Share
     """Share of reconstructed examples without a defense, from the record."""
     named: Share | None
@@ -74,27 +74,27 @@ class Row:
     seconds: float
     """Mean time of all detectors together, for a received model, in seconds."""
     caught: Mapping[str, Caught]
-    """Name of the round → alarms."""
+    """Name of the attacked round, such as `first` → alarms for the weights sent in this round."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """Detectors, with the settings of the trials that test them."""
+    """The tested detectors, with the settings of the trials."""
 
     detectors: Mapping[str, Detector]
-    """Name → detector."""
+    """Name → tested detector."""
     context: RunContext
-    """The run's folders."""
+    """The run's folders and device."""
     memory: Memory
-    """Cache of data sets."""
+    """Loaded data sets, kept between trials."""
     trials: int
     """Number of received models for each attack and round."""
     tick: Tick = lambda text: None
-    """Function that shows the progress in words."""
+    """Function that gets a text on the progress."""
 
     def scores(self, known: ReceivedModel) -> dict[str, float]:
-        """Return the score of each detector, detector → score, for `known`, a client's knowledge of a received
-        model."""
+        """Return the score of each detector, name → score, for `known`, the received model and the client's further
+        knowledge."""
         return {name: thresholds.score(name, each, known) for name, each in self.detectors.items()}
 
 
@@ -104,8 +104,9 @@ def detectors() -> dict[str, Detector]:
 
 
 def crafted(records: Iterable[Record]) -> list[Record]:
-    """Return the records of attacks by a malicious server, which chose the weights of an undefended round: a record for
-    each attack and condition (data, model and setting). Raises `BenchError` without such records."""
+    """Return those of `records` (results of cells) with an attack by a malicious server, which chose the weights of an
+    undefended round: a record for each attack and condition (data, model and setting). Raises `BenchError` without such
+    records."""
     chosen: dict[str, Record] = {}
     for record in records:
         cell, result = record.cell, record.result
@@ -119,8 +120,9 @@ def crafted(records: Iterable[Record]) -> list[Record]:
 
 
 def null_of(cell: AttackCell, bench: Bench, models: int, seed: int = NULL_SEEDS) -> Null:
-    """Measure the detectors' scores of honest models, from which thresholds follow: `models` models in the first round,
-    and as many in later rounds. Federations have the setting of `cell`, and consecutive seeds from `seed` on."""
+    """Measure and return the detectors' scores of honest models, from which alarm thresholds follow: `models` models in
+    the first round, and as many in later rounds. The models come from federations with the setting of the experiment
+    `cell`, and with consecutive seeds from `seed` on. `bench` holds the detectors."""
     scores: dict[str, list[dict[str, float]]] = {FIRST: [], LATER: []}
     for stage, ages in ((FIRST, (0,)), (LATER, AGES)):
         seeds = range(seed, seed + _SPARE * models)
@@ -131,9 +133,9 @@ def null_of(cell: AttackCell, bench: Bench, models: int, seed: int = NULL_SEEDS)
 
 
 def rows(records: Sequence[Record], bench: Bench, null: Callable[[AttackCell], Null]) -> list[Row]:
-    """Return a row for each of the `records` from `crafted`. The attack chooses weights in the first, the second and a
-    late round of honest federations, and a client tests these weights with the detectors. `null` returns the honest
-    models' scores, which give the thresholds, for a cell (configuration)."""
+    """Return a row of figures for each of `records`, attacks by a malicious server. The attack chooses weights in the
+    first, the second and a late round of honest federations, and a client tests these weights with the detectors of
+    `bench`. `null` is a function from a cell (experiment) to the honest models' scores, which give the thresholds."""
     trained: dict[str, list[Honest]] = {}
     made = []
     for record in records:
@@ -188,9 +190,9 @@ def _row(record: Record, cell: AttackCell, federations: Sequence[Honest], bench:
 
 
 def attacked(cell: AttackCell, sent: Honest, context: RunContext, memory: Memory) -> tuple[ReceivedModel, nn.Module]:
-    """Return the knowledge of the first attacked client after the client received weights from the attack of `cell`, in
-    place of the honest model `sent`; and the module of these weights, with layers that the server inserts. `context`
-    has the folders, `memory` caches data sets."""
+    """Return the knowledge of the first attacked client after the client received weights from the attack of the
+    experiment `cell`, in place of the honest model `sent`; and the module of these weights, with layers that the server
+    inserts. `context` gives the run's folders and device; `memory` keeps loaded data sets."""
     victims = cell.model_copy(update={"seed": sent.seed})
     truth = draw_truth(victims, load_data(cell, context, memory), context.run)
     model = program(cell, sent.setup.model, sent.setup.data.shape)

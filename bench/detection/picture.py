@@ -17,19 +17,22 @@ _CORNER = 10  # % caught: width of the shaded corner
 
 
 def check(path: Path) -> None:
-    """Check the name of a picture's file. Raises `BenchError` for a suffix other than .svg and .png."""
+    """Check the name of the file `path` before a picture is drawn: raise `BenchError` for a suffix other than .svg and
+    .png."""
     if path.suffix not in (".svg", ".png"):
         raise BenchError(f"--picture {path}: it ends in .svg or .png; rename it")
 
 
 def save(rows: Sequence[Row], path: Path) -> None:
-    """Draw the `rows` into the file `path`, a .svg or .png. Raises `BenchError` if no attack reconstructs examples."""
+    """Draw the share of reconstructed examples against the share of caught weights, a dot for each attack in `rows` and
+    each round, into the file `path`, a .svg or .png. Raises `BenchError` if no attack reconstructs examples."""
     text = chart_to_svg(specification(rows))
     write_atomically(path, text.encode() if path.suffix == ".svg" else svg_to_png(text, scale=2))
 
 
 def specification(rows: Sequence[Row]) -> dict[str, Any]:
-    """Return the picture of the `rows` as a Vega-Lite specification with data."""
+    """Return the picture of the attacks in `rows` (reconstructed against caught) as a Vega-Lite specification with
+    data."""
     points = _points(rows)
     families = [*dict.fromkeys(point["family"] for point in points)]
     x = {

@@ -12,8 +12,8 @@ Dot = tuple[Row, str, Caught]  # with the name of the round
 
 def dots(rows: Sequence[Row]) -> list[Dot]:
     """Return the dots of the detection picture, (row, name of the round, alarms): a dot for each round and each attack
-    in `rows` that reconstructs examples. Rows with a gallery are left out. Raises `BenchError` if no attack
-    reconstructs."""
+    in `rows` that reconstructs examples. Attacks that only pick examples among candidates are left out. Raises
+    `BenchError` if no attack reconstructs."""
     listed = [(row, name, caught) for row in rows if row.named is None for name, caught in row.caught.items()]
     if not listed:
         raise BenchError("no attack of the run reconstructs examples; bench run --matrix server has some")
@@ -21,19 +21,20 @@ def dots(rows: Sequence[Row]) -> list[Dot]:
 
 
 def uncaught(caught: Caught) -> bool:
-    """Return whether the share of `caught` models is not significantly above 5 %, the share of false alarms: the lower
-    end of its 95 % interval is at most 5 %."""
+    """Return whether the detectors in `caught` fail to catch the attack: their share of alarms is not significantly
+    above the share of false alarms, 5 %. The lower end of its 95 % interval is then at most 5 %."""
     return caught.share().low <= FALSE_ALARMS
 
 
 def corner(rows: Sequence[Row]) -> list[Dot]:
-    """Return the dots of `rows` with uncaught attacks that reconstruct at least half of the examples."""
+    """Return the dots, (row, name of the round, alarms), of the attacks in `rows` that are uncaught in this round and
+    reconstruct at least half of the examples."""
     return [dot for dot in dots(rows) if uncaught(dot[2]) and dot[0].reconstructed.value >= COMPLETE]
 
 
 def sentences(rows: Sequence[Row]) -> list[str]:
-    """Return three sentences on the `rows`: attacks that are caught in every trial, uncaught attacks that reconstruct
-    at least half of the examples, and the share of caught weights by round."""
+    """Return three sentences on the attacks in `rows`: the number caught in every trial, the uncaught attacks that
+    reconstruct at least half of the examples, and the mean share of caught weights by round."""
     listed, hidden = dots(rows), corner(rows)
     always = sum(caught.share().value == 1 for _, _, caught in listed)
     return [

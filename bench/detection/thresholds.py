@@ -27,18 +27,19 @@ class Null:
     """Detectors' scores of honest received models (the null hypothesis), from which the thresholds follow."""
 
     net: str
-    """Model with its parameters."""
+    """Name of the model, with its parameters."""
     dataset: str
-    """Data set with its content's hash."""
+    """Name of the data set, with its content's hash."""
     batch: int
-    """Number of the client's examples."""
+    """Number of examples with which a client tests a received model."""
     scores: Mapping[str, Mapping[str, tuple[float, ...]]]
-    """Stage (first round, or later) → detector → scores (model,), in the same order of models for all detectors."""
+    """Stage of the training ("first" round or "later" rounds) → detector → scores (model,), in the same order of models
+    for all detectors."""
 
     @classmethod
     def of(cls, cell: AttackCell, scores: Mapping[str, Iterable[Mapping[str, float]]]) -> Self:
-        """Return the honest models' scores for the setting of `cell`. `scores` are stage ("first" or "later" round) → a
-        map detector → score for each model."""
+        """Return `scores` in the form of this class, for the setting of the experiment `cell`. `scores` are stage
+        ("first" or "later" round) → for each honest model a map, detector → score."""
         listed = {stage: list(models) for stage, models in scores.items()}
         return cls(
             **_setting(cell),
@@ -50,24 +51,28 @@ class Null:
 
     @property
     def detectors(self) -> tuple[str, ...]:
-        """Names of the detectors."""
+        """Names of the detectors with scores."""
         return tuple(self.scores[FIRST])
 
     def count(self, stage: str) -> int:
-        """Return the number of honest models in the `stage`, "first" or "later" round."""
+        """Return the number of honest models with scores in the `stage`, "first" or "later" round."""
         return len(self.scores[stage][self.detectors[0]])
 
     def threshold(self, stage: str, detector: str) -> float:
-        """Return the threshold of a `detector` in the `stage` ("first" or "later" round). An honest model has a score
-        above the threshold with a probability of at most 5 %."""
+        """Return the score above which the `detector` gives an alarm in the `stage` ("first" or "later" round). An
+        honest model has a larger score with a probability of at most 5 %."""
         falling = np.sort(self.scores[stage][detector])[::-1]
         return float(falling[int(FALSE_ALARMS * (len(falling) + 1)) - 1])
 
     def alarms(self, stage: str, scores: Mapping[str, float]) -> dict[str, bool]:
-        """Return an alarm (True or False) for each detector, and for their union (`UNION`), for a received model.
-        `stage` is "first" or "later" round, and `scores` are detector → score of the received model. The union's
-        statistic is the least p-value of all detectors; the probability of a false alarm is at most 5 % for the union,
-        too. Raises `BenchError` for too few honest models."""
+        """Return which detectors give an alarm for a received model: detector → True or False, and the key `UNION` for
+        all detectors together.
+
+        - `stage`: "first" or "later" round.
+        - `scores`: detector → score of the received model.
+
+        All detectors together give an alarm if the least of their p-values is small; the probability of a false alarm
+        is at most 5 %, too. Raises `BenchError` for too few honest models."""
         raised = {name: score > self.threshold(stage, name) for name, score in scores.items()}
         least = min(_tail(self.scores[stage][name], score) for name, score in scores.items())
         return raised | {UNION: least <= self._union_threshold(stage)}
@@ -85,6 +90,7 @@ class Null:
         return threshold
 
     def write(self, path: Path) -> None:
+        """Write the scores to the file `path`, as JSON."""
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, json.dumps(asdict(self), indent=1).encode())
 
@@ -95,8 +101,9 @@ def _tail(scores: tuple[float, ...], score: float) -> float:
 
 
 def read(path: Path, cell: AttackCell, detectors: Iterable[str]) -> Null:
-    """Read a file of thresholds. Raises `BenchError` for an unreadable file, another model, data set or batch than in
-    `cell`, fewer than 200 models in a stage, a score that is NaN, and for a detector in `detectors` without scores."""
+    """Read and return the honest models' scores in the file `path`. Raises `BenchError` for an unreadable file, another
+    model, data set or batch size than in the experiment `cell`, fewer than 200 models in a stage, a score that is NaN,
+    and for a detector in `detectors` without scores."""
     try:
         content = json.loads(read_plain(path))
         null = Null(
@@ -125,9 +132,9 @@ def read(path: Path, cell: AttackCell, detectors: Iterable[str]) -> Null:
 
 
 def score(name: str, detector: Detector, received: ReceivedModel) -> float:
-    """Return the score of the `detector` called `name` for a `received` model. Weights of another architecture have the
-    score -infinity for all detectors but `architecture`. Raises `PluginError` for NaN, for a score that is no number,
-    and for an exception in the detector."""
+    """Return the score of the `detector` called `name` for a `received` model (with the client's further knowledge).
+    Weights of another architecture than agreed have the score -infinity for all detectors but `architecture`. Raises
+    `PluginError` for NaN, for a score that is no number, and for an exception in the detector."""
     if not received.agreed and name != "architecture":
         return -inf
     try:

@@ -14,10 +14,10 @@ from bench.trip import Tensors
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceivedModel:
-    """Knowledge of an honest client that has received a model, before the client sends an update."""
+    """Knowledge of an honest client that has received a model from the server, before the client sends an update."""
 
     model: nn.Module
-    """Agreed architecture, in eval mode; its own parameters are not used."""
+    """Model of the agreed architecture, in eval mode; its parameters are not used, see `weights`."""
     weights: Tensors
     """Received weights, name → (*shape)."""
     previous: Tensors
@@ -52,11 +52,11 @@ class Detector(ABC):
 
     @abstractmethod
     def score(self, received: ReceivedModel) -> float:
-        """Return the suspicion of the `received` model as a number: a larger score is more suspicious. Infinity is
-        allowed, NaN is not. Detectors other than `architecture` are called only for weights of the agreed architecture
-        (`ReceivedModel.agreed`)."""
+        """Return a number that tells how suspicious the `received` model is: a larger score is more suspicious.
+        Infinity is allowed, NaN is not. Detectors other than `architecture` are called only for weights of the agreed
+        architecture (`ReceivedModel.agreed`)."""
 
 
 def shapes(weights: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of `weights`, name → shape."""
+    """Return the shapes of a model's `weights`, name → shape."""
     return {name: tuple(value.shape) for name, value in weights.items()}

@@ -13,10 +13,10 @@ _CHUNK = 16  # examples' gradients in memory at once
 
 @dataclass(frozen=True, kw_only=True)
 class DSnr(Detector):
-    """Detector of an example that dominates its batch. The score is the disaggregation signal-to-noise ratio: the
-    largest gradient norm of an example divided by the sum of the other examples' norms, max_i ‖g_i‖ / (Σ_i ‖g_i‖ -
-    max_i ‖g_i‖), in the weight tensor with the largest ratio. The score of a batch with a single example is infinity.
-    """
+    """Detector of weights under which a single example's gradient dominates the client's batch. The score is the
+    disaggregation signal-to-noise ratio: the largest gradient norm of an example divided by the sum of the other
+    examples' norms, max_i ‖g_i‖ / (Σ_i ‖g_i‖ - max_i ‖g_i‖), in the weight tensor with the largest ratio. The score of
+    a batch with a single example is infinity."""
 
     reference = "Garov et al. 2024, ICLR (Hiding in Plain Sight), §3"
     looks_at = "data"

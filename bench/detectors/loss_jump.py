@@ -9,8 +9,8 @@ from bench.training import loss_of
 
 @dataclass(frozen=True, kw_only=True)
 class LossJump(Detector):
-    """Detector of a worse model. The score is the loss of the received model on the client's examples, minus the loss
-    of the model of the round before."""
+    """Detector of a received model that is worse than the model of the round before. The score is the difference of
+    their losses on the client's examples, received minus before."""
 
     reference = "On the Detectability of Active Gradient Inversion 2025 (arXiv 2511.10502), loss dynamics"
     looks_at = "data"

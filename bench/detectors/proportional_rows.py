@@ -10,8 +10,9 @@ from bench.detectors.base import Detector, ReceivedModel
 
 @dataclass(frozen=True, kw_only=True)
 class ProportionalRows(Detector):
-    """Detector of proportional rows in a layer's weights. The score is the mean, over a layer's rows, of the largest
-    |cosine| with another row of the layer, in the layer with the largest mean."""
+    """Detector of proportional rows (neurons' weight vectors) in a layer's weight matrix, as attacks choose them. The
+    score is the mean, over the rows of a layer, of a row's largest |cosine| with another row, in the layer with the
+    largest mean."""
 
     reference = "On the Detectability of Active Gradient Inversion 2025 (arXiv 2511.10502); the mean over rows: ours"
     looks_at = "weights"

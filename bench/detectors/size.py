@@ -12,8 +12,8 @@ _LEAST = 1e-12  # norm of an empty tensor
 
 @dataclass(frozen=True, kw_only=True)
 class Size(Detector):
-    """Detector of a changed weight norm. The score is the largest |ln(‖w‖ / ‖w_before‖)| of a weight tensor against the
-    round before, biases left out."""
+    """Detector of weight tensors that are much larger or smaller than in the round before. The score is the largest
+    |ln(‖w‖ / ‖w_before‖)| over the weight tensors, without biases."""
 
     reference = "Geminio 2025, ICCV (sizes of chosen weights); the ratio of norms: ours"
     looks_at = "weights"
