@@ -27,9 +27,11 @@ class Cpa(Attack):
 
     The row space contains the examples even if each example's gradient was clipped or rescaled, under any later layers
     and over several local steps (`first_layer/ica.py`). Noise is not undone, so a description of the defense would
-    change nothing. δ is ∂loss/∂z at the first layer's output z. An example's label is the class for which δ simulated
-    by the model is nearest to δ computed from the gradient (`first_layer/certificate.py`). The reconstruction's `loss`
-    is the mean share of δ's variance that this simulation does not explain."""
+    change nothing.
+
+    Labels come from δ, ∂loss/∂z at the first layer's output z. An example's label is the class for which δ simulated by
+    the model is nearest to δ computed from the gradient. The loss reported for a reading is the mean share of δ's
+    variance that this simulation does not explain."""
 
     reference = "Kariyappa et al. 2023; Hyvärinen & Oja 2000; Pham & Garat 1997"
     iterative = False

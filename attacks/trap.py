@@ -133,13 +133,14 @@ class Judge:
         self, gradient: Gradient, reading: Reading, slack: float, *, most: int, passes: int | None = None
     ) -> tuple[Tensor, Gradient, int]:
         """Find the certain examples behind a reading, and subtract their gradients. Return the examples (example,
-        input), the `gradient` without them, and the number of ratios (candidate examples) judged.
+        input), the gradient without them, and the number of ratios (candidate examples) judged.
 
+        - `gradient`: the reading's gradient at the first two layers.
         - `reading`: gives the number of examples and the data's range.
         - `slack`: distance outside the data's range allowed for an example, in widths of the range.
         - `most`: number of ratios to judge, at most; each judgement simulates the model.
-        - `passes`: number of passes over the rows, at most; a pass starts from the gradient without the examples of
-          earlier passes. None: as many passes as examples."""
+        - `passes`: number of passes over the rows (neurons), at most; a pass starts from the gradient without the
+          examples already certain. None: as many passes as examples."""
         certain = self.rows.weight.new_zeros(0, self.rows.weight.shape[1])
         changed = torch.ones(len(self.rows.weight), dtype=torch.bool)
         judged = 0

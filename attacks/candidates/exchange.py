@@ -136,11 +136,11 @@ def most_likely(
     generator: np.random.Generator,
 ) -> Tensor:
     """Search for the most likely set of examples behind a reading (the observed update); return its positions in the
-    gallery, the list of candidates: (example,).
+    gallery, the list of candidates granted to the attacker: (example,).
 
-    - `mismatch`: distance between simulated readings and the reading.
+    - `mismatch`: distance between simulated readings and the reading; it holds the reading with the gallery.
     - `observed`: the reading's observations (repeated reports), each name → (1, *shape).
-    - `scores` (candidate,): from `combination.scores`; candidates with the highest scores enter the search.
+    - `scores` (candidate,): a first score for each candidate; candidates with the highest scores enter the search.
     - `labels` (example,): the examples' labels, or None if unknown.
     - `sketch`: turns a gradient into a shorter vector, by which a start of the search is computed.
     - `generator`: draws the random exchanges."""

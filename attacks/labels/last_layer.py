@@ -52,14 +52,17 @@ class LastLayer:
 
     @property
     def classes(self) -> int:
+        """Number of classes."""
         return len(self.bias)
 
     @property
     def steps(self) -> int:
+        """Number of local steps."""
         return len(self.batches)
 
     @property
     def examples(self) -> int:
+        """Number of positions for examples in all local steps; an example counts at each use."""
         return sum(self.batches)
 
     @property
@@ -69,8 +72,8 @@ class LastLayer:
 
     @property
     def whole(self) -> bool:
-        """True if the client sent every coordinate of the last layer. A missing bias, and features whose gradient is
-        zero in all classes, do not count."""
+        """True if the client sent every coordinate of the last layer's gradient, none set to zero. A missing bias, and
+        features whose gradient is zero in all classes, do not count."""
         return bool(self.kept[:, :-1].all()) and self.kept[:, -1].unique().numel() == 1
 
     @property
@@ -128,9 +131,12 @@ def last_layers(reading: Reading, observed: Tensors) -> list[LastLayer] | None:
 
 
 def features(model: nn.Module, weights: Tensors, path: str, inputs: Tensor) -> Tensor | None:
-    """Compute the inputs of the layer at `path` for the model's inputs `inputs` (example, *shape): (example, feature)
-    in float64. `weights` are the model's weights, name → (*shape). Return None if the layer's inputs are not a vector
-    per example, or if the layer's outputs are not the model's."""
+    """Compute the inputs of a layer (features): (example, feature) in float64. Return None if the layer's inputs are
+    not a vector per example, or if the layer's outputs are not the model's.
+
+    - `weights`: the model's weights, name → (*shape).
+    - `path`: name of the layer in the model.
+    - `inputs` (example, *shape): the model's inputs."""
     taken: list[tuple[Tensor, Tensor]] = []
     handle = model.get_submodule(path).register_forward_hook(
         lambda _, arguments, out: taken.append((arguments[0].detach(), out.detach()))

@@ -48,18 +48,20 @@ def all_sums(values: Tensor, chances: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def rounding(values: Tensor, total: Tensor) -> Tensor:
-    """Return a bound on the rounding error (coordinate,) of a sum over clients in single precision. `values` (outcome,
-    client, coordinate) are the clients' possible values, and `total` (coordinate,) is their sum."""
+    """Return a bound on the rounding error (coordinate,) of a sum over clients in single precision.
+
+    - `values` (outcome, client, coordinate): the values (outcomes) that each client may send.
+    - `total` (coordinate,): the sum."""
     return _PRECISION * (values.abs().amax(0).sum(0) + total.abs()).clamp_min(torch.finfo(torch.float32).tiny)
 
 
 def first_message(description: Description, others: Outcomes, guesses: Tensors, observed: Tensors) -> dict[str, Tensor]:
-    """Return the most probable message of the first client behind a mean over clients, name → (1, *shape). At each
-    coordinate, the function takes the values with the largest posterior probability, for the first client and for all
-    other clients. Behind a random mask, a value counts as masked if no choice is probable enough.
+    """Return the most probable message of the first client (the victim) behind a mean over clients, name → (1, *shape).
+    At each coordinate, the function takes the values with the largest posterior probability, for the first client and
+    for all other clients. Behind a random mask, a value counts as masked if no choice is probable enough.
 
-    - `description`: the defense's description, with `outcomes` (few possible values per coordinate).
-    - `others`: the other clients' possible messages, from `few_sums`.
+    - `description`: the defense's description; it gives the few values that a client may send per coordinate.
+    - `others`: the values that the other clients may send, with probabilities, from `few_sums`.
     - `guesses`: probable updates of the first client, name → (guess, *shape); their mean and variance are the prior of
       the client's values.
     - `observed`: the mean, name → (1, *shape)."""

@@ -40,10 +40,10 @@ class Start:
 def start_by_layers(
     reading: Reading, observed: list[dict[str, Tensor]], space: Gaussian, evaluations: int
 ) -> Start | None:
-    """Return first candidates for a later search (`staged`), from values inside the net that the gradient determines.
+    """Return first candidates for a later search, from values inside the net that the gradient determines.
 
-    `known_values` computes these values layer by layer. The search here minimises the squared distance to these values
-    plus a weighted -log p, with the prior's density p.
+    These values are computed layer by layer (`known_values`). The search here minimises the squared distance to these
+    values plus a weighted -log p, with the prior's density p.
 
     - `reading`: the attacked readings, with the model.
     - `observed`: the observations (repeated reports on the same examples), each name → (reading, *shape).

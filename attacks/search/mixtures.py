@@ -16,9 +16,9 @@ _SPREAD = 3.0  # of the logits over their variables
 
 @dataclass(frozen=True, slots=True)
 class Mixed:
-    """Search space for the original examples behind mixtures (mixup), together with their mixing matrix. An original's
-    variables are its variables in `inner`, followed by the logits of its row in the mixing matrix, with a logit per
-    original. Variables and inputs both have the shape (..., example, value + examples)."""
+    """Search space for the original examples behind mixtures (mixup), together with the matrix that mixes them. An
+    original's variables are its variables in `inner`, followed by the logits of its row in the mixing matrix, with a
+    logit per original. Variables and inputs both have the shape (..., example, value + examples)."""
 
     inner: Space
     """Search space for an original's inputs."""
@@ -26,9 +26,13 @@ class Mixed:
     """Number of originals."""
 
     def inputs(self, u: Tensor) -> Tensor:
+        """Return originals' inputs and logits of their mixing shares, both in (..., example, value + examples), for the
+        variables `u` of the same shape."""
         return self.with_energy(u)[0]
 
     def variables(self, x: Tensor) -> Tensor:
+        """Return the variables for originals' inputs and logits of their mixing shares, `x` (..., example, value +
+        examples), in the same shape."""
         logits = (self._last(x) - self._own(x)) / _SPREAD
         return self._both(self.inner.variables(x[..., : -self.examples]), logits)
 
@@ -47,7 +51,9 @@ class Mixed:
 
 
 def split(values: Tensor, examples: int) -> tuple[Tensor, Tensor]:
-    """Split values of the search space `Mixed` into the originals' inputs (..., example, value) and the mixing matrix
-    (..., mixture, original). `values` are (..., example, value + examples), and `examples` is the number of originals.
-    """
+    """Split values in the search space for mixtures (`Mixed`) into the originals' inputs (..., example, value) and the
+    mixing matrix (..., mixture, original).
+
+    - `values` (..., example, value + examples): an original's inputs, followed by its row in the mixing matrix.
+    - `examples`: number of originals."""
     return values[..., :-examples], values[..., -examples:].softmax(-1)

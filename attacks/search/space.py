@@ -208,8 +208,8 @@ def _halves(public: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def spectrum(public: Tensor) -> Spectrum:
-    """Fit a `Spectrum` (a Gaussian prior over cosine frequencies) to the images `public` (example, channel, height,
-    width) and their mirror images. Variances are smoothed over neighbouring frequencies."""
+    """Fit a Gaussian prior over cosine frequencies (`Spectrum`) to images and their mirror images. Variances are
+    smoothed over neighbouring frequencies. `public` are the images (example, channel, height, width)."""
     mean = public.mean(0)
     centred = public - mean
     centred = torch.cat([centred, centred.flip(-1)])
@@ -224,9 +224,12 @@ def spectrum(public: Tensor) -> Spectrum:
 
 
 def dense(public: Tensor, share: float, images: bool) -> Dense:
-    """Fit a `Dense` space to the examples `public` (example, *shape). Its covariance is (1 - `share`) · C + `share` ·
-    T: C is the examples' covariance, and T is the covariance of their `Spectrum` if `images` is True, otherwise
-    (tables) C's diagonal."""
+    """Fit a Gaussian search space with a full covariance (`Dense`) to public examples. The covariance is (1 - `share`)
+    · C + `share` · T with the examples' covariance C and a smoother covariance T.
+
+    - `public` (example, *shape): the examples.
+    - `share`: weight of T, in [0, 1].
+    - `images`: True takes for T a covariance by cosine frequency (`Spectrum`); False (tables) takes C's diagonal."""
     return _shrunk(_moments(public, images), share)
 
 

@@ -5,11 +5,13 @@ from torch import Tensor
 
 
 class Trajectory:
-    """History of minimisations: the least loss and its point at each mark. A mark is a count of evaluations. Losses
-    `losses` (mark, row) cover all rows (minimisations); `points` cover the first rows only.
+    """History of minimisations: the least loss and its point at each mark, a count of evaluations. The attribute
+    `losses` (mark, row) covers all rows (minimisations); `points` covers the first rows only.
 
-    - `x` (row, variable): starting points of all rows.
+    Arguments:
+
     - `evaluations`: limit per row, the last mark.
+    - `x` (row, variable): starting points of all rows.
     - `traced`: number of rows, from the first, whose points are kept."""
 
     def __init__(self, evaluations: int, x: Tensor, traced: int) -> None:
