@@ -163,7 +163,7 @@ class AddedNoise:
     units of the tensors."""
 
     law: Law = "gaussian"
-    """Distribution of each coordinate: "gaussian" or another law of `Law`."""
+    """Distribution of each coordinate: "gaussian" or "laplace"."""
     variance: float | Tensors
     """Variance per coordinate: a number, or name → a tensor that broadcasts to (*shape)."""
     bound: bool = False

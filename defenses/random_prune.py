@@ -12,7 +12,8 @@ from bench.parameters import parameter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RandomPrune(Defense):
-    """Send a fixed share of the coordinates, drawn from those with magnitude above a threshold.
+    """Send a fixed share of the coordinates, drawn at random from the coordinates with magnitude above a threshold; all
+    others become zero.
 
     DSSGD's optional noise on sent coordinates is Gaussian here, without a claimed ε; the original splits ε between
     Laplace noise and a noisy selection."""

@@ -19,10 +19,11 @@ class Strength:
     strong: float
     """Strongest value, with which the defense changes an update most."""
     scale: Literal["log", "log-rest"] = "log"
-    """Equal steps in the position are equal factors of the value x (`log`), or of `whole` - x (`log-rest`, for
-    shares)."""
+    """`log`: equal steps in the position multiply the value x by equal factors. `log-rest`, for shares: equal steps
+    multiply `whole` - x by equal factors."""
     whole: float = 1.0
-    """Value of a share that leaves no rest: 1, or 100 for a percentage."""
+    """The value x at which nothing of the update would be left, for the scale `log-rest`: 1 for a share, 100 for a
+    percentage."""
 
     def __post_init__(self) -> None:
         if self.weak == self.strong:

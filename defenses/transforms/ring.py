@@ -104,8 +104,9 @@ class MaskInRing(Transform):
 
     def noise(self, context: Context, state: State) -> AddedNoise:
         """Return the noise that attackers assume, for a single upload and for the mean over a round's K clients. An
-        upload has the variance of a uniform integer modulo R, (R² - 1)/12 squared steps. The mean has only the rounding
-        noise, at most 1/(4K) squared steps. `context`: place in the training; `state` is not used."""
+        upload has the variance of a uniform integer modulo R, (R² - 1)/12, in squares of the rounding step `ring.step`.
+        The mean has only the rounding noise, at most 1/(4K) in these squares. `context`: place in the training; `state`
+        is not used."""
         square = self.ring.step**2
         return AddedNoise(variance=square * (4.0**self.ring.width - 1) / 12, of_mean=square / (4 * self.ring.senders))
 

@@ -19,7 +19,7 @@ class TwoPoint(Transform):
     """Report each weight w as c + rκ with probability 1/2 + (w - c)/(2rκ), otherwise as c - rκ, with κ = (e^ε + 1)/(e^ε
     - 1). c and r are the centre and the half width of the range to which w is first clipped. A report is unbiased, with
     variance r²κ² - (w - c)² (LDP-FL eq. 2, lemmas 1, 2). The transformed tensors are clients' updates u, with weights w
-    = w_0 - u·`weight_step`."""
+    = w_0 - u·η (`Setting.weight_step` is η, or 1 if u are weight differences)."""
 
     random: ClassVar[bool] = True
 
@@ -84,8 +84,9 @@ class TwoPoint(Transform):
 
     def noise(self, context: Context, state: State) -> AddedNoise:
         """Return the noise that attackers assume: the upper bound (rκ/`weight_step`)² on the variance for each tensor.
-        r is the half width of the weights' range, and κ the factor `stretch`. The bound exceeds the variance by at most
-        a share 1/κ². `context` is the place in the training, with the round's weights; `state` is not used."""
+        r is the half width of the weights' range, κ the factor `stretch`, and `weight_step` the weight change per unit
+        of an update. The bound exceeds the variance by at most a share 1/κ². `context` is the place in the training,
+        with the round's weights; `state` is not used."""
         scale = (self.stretch / context.setting.weight_step) ** 2
         return AddedNoise(
             variance={

@@ -17,7 +17,7 @@ class SendUnambiguous(Transform):
     """Hold each coordinate back until its gradient is unambiguous (Tsuzuku et al. 2018, algorithm 1): send its sum r of
     held gradients once r² > α·v, until then zero. In a local step on B examples z with gradients g_z, each client
     updates r ← r + Σ_z g_z/B and v ← v + Σ_z (g_z/B)² for each coordinate. After sending, r = v = 0; without sending, v
-    ← ζ·v. Both start at 0. Raises ValueError outside stage `step`, the only stage with the batch mean and each
+    ← ζ·v. Both start at 0. Raises `ValueError` outside stage `step`, the only stage with the batch mean and each
     example's gradient."""
 
     needs_examples: ClassVar[bool] = True
