@@ -166,9 +166,9 @@ def hold_out(count: int, name: str) -> tuple[NDArray[np.int64], NDArray[np.int64
 def held_out(
     name: str, inputs: Pixels | Rows | Ids, labels: NDArray[np.int64], class_names: Sequence[str], **rest: Any
 ) -> Raw:
-    """Make a data set from a source without a test part; a quarter becomes the test part (`hold_out`).
+    """Make a data set from a source without a test part; a quarter becomes the test part.
 
-    - `name`: determines the random order.
+    - `name`: determines the random order of the division.
     - `inputs` (example, *shape), `labels` (example,): all examples.
     - `class_names`, `rest`: further fields of `Raw`."""
     train, test = hold_out(len(labels), name)
@@ -194,11 +194,12 @@ def content_hash(raw: Raw) -> str:
 
 
 def split(raw: Raw, *, name: str, private: bool) -> Data:
-    """Check the values of a data set, and divide it into the five parts of `Data`: training, test, public, tuning and
-    gallery. The content hash is the key of the division: the same data always have the same parts.
+    """Check the values of a data set, and divide it into five parts: training, test, public, tuning and gallery
+    (strangers for identification). The content hash is the key of the division: the same data always have the same
+    parts.
 
     - `raw`: the data set as a loader read it.
-    - `name`, `private`: fields of `Data`.
+    - `name`: name in the registry; `private`: True if examples must not leave this machine.
 
     Raises `DataError` for values, labels or axes that are not of the declared kind."""
     if raw.kind is None:

@@ -23,8 +23,8 @@ def client_size(kind: str, examples: int, *, clients: int, client_examples: int 
 
 
 def refusal(kind: str, examples: int, classes: int, *, clients: int, client_examples: int | None) -> str | None:
-    """Return the reason why a partition of the data among clients is impossible, or None if it is possible. The
-    function `client_indices` also checks the size of the smallest class, which needs the labels.
+    """Return the reason why a partition of the data among clients is impossible, or None if it is possible. The size of
+    the smallest class is not checked here, because this needs the labels.
 
     - `kind`: name of the partition: "iid", "two-shard" or "two-class".
     - `examples`, `classes`: numbers of examples and of classes.

@@ -18,11 +18,11 @@ def scale(train: NDArray[np.float64], test: NDArray[np.float64]) -> tuple[NDArra
 
 
 def numeric_groups(names: Sequence[str], columns: Sequence[int], train: NDArray[np.float32]) -> tuple[Group, ...]:
-    """Describe the numeric columns of a table: return a `Group` per column, with the mean and standard deviation that
-    standardise errors. A constant column has deviation 1.
+    """Describe the numeric columns of a table: return a `Group` (a feature) per column, with the mean and standard
+    deviation that standardise errors. A constant column has deviation 1.
 
     - `names`: names of the features.
-    - `columns`: positions of the features in a row.
+    - `columns`: positions of the features in a table row.
     - `train` (example, feature): scaled training part, the source of mean and deviation."""
     means, deviations = train.mean(0, dtype=np.float64), train.std(0, dtype=np.float64)
     return tuple(
