@@ -45,8 +45,8 @@ class AttackRank:
 
 
 def attack_ranks(records: Iterable[Record]) -> list[AttackRank]:
-    """Rank the attacks in `records` (results of experiments) within each condition: by `of_all`, highest first, then by
-    total CPU time, lowest first. Conditions are in the order of the records."""
+    """Rank the attacks in `records` (results of experiments) within each condition: by the share of all examples
+    reconstructed, highest first, then by total CPU time, lowest first. Conditions are in the order of the records."""
     done = [(record, record.cell) for record in of_one_series(records) if record.status == "done"]
     listed = [(record, cell) for record, cell in done if isinstance(cell, AttackCell) and not cell.grants.gallery]
     titles = {condition.key: condition.title for condition in by_condition(record for record, _ in listed)}

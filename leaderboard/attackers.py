@@ -107,7 +107,7 @@ class Attacker:
     rate: float
     """Mean success rate over conditions; a condition to which the attack does not apply counts 0."""
     interval: Interval
-    """95 % interval (low, high) for `rate`, over victims and seeds of the model's weights (`stratified_share`)."""
+    """95 % interval (low, high) for `rate`, over victims and seeds of the model's weights."""
     psnr_db: float | None
     """Median PSNR in dB over the reconstructed examples; None if there are none."""
     seconds: float | None
@@ -165,8 +165,8 @@ class Cross:
         raise KeyError(attack)
 
     def examples(self) -> int:
-        """Return the total number of attacked examples: the sum of `Contest.examples` over conditions. An example
-        counts once for all attacks in a condition, and again in each further condition."""
+        """Return the total number of attacked examples, a sum over conditions. An example counts once for all attacks
+        in a condition, and again in each further condition."""
         return sum(len(each.examples()) for each in self.contests)
 
     def best(self, number: int, but: str) -> tuple[str, float]:
@@ -194,8 +194,8 @@ def crossed(records: Iterable[Record], own: Collection[str] = (), victims: str |
     - `own`: names of the user's attacks.
     - `victims`: key of the sample (`AttackCell.victims`); None takes the sample that the matrix itself draws.
 
-    Conditions are sorted by defense (undefended first), by point, and by the number of rare parts. A part (such as `B =
-    1`) is rare if at most half of the conditions have this part; `common` lists the other parts."""
+    Conditions are sorted by defense (undefended first), by interception point, and by the number of rare parts. A part
+    of the title (such as `B = 1`) is rare if at most half of the conditions have it."""
     contests: dict[str, Contest] = {}
     order: dict[str, tuple[Any, ...]] = {}
     for record in of_one_series(records):
@@ -225,7 +225,7 @@ def crossed(records: Iterable[Record], own: Collection[str] = (), victims: str |
 
 def common(contests: Collection[Contest]) -> list[str]:
     """Return the parts of a condition's title, such as `B = 1`, that more than half of the conditions `contests` have,
-    in the order of `Contest.parts`."""
+    in the title's order."""
     counts = Counter(part for contest in contests for part in contest.parts)
     places = {part: place for contest in contests for place, part in enumerate(contest.parts)}
     return sorted((part for part, count in counts.items() if 2 * count > len(contests)), key=places.__getitem__)
@@ -236,8 +236,8 @@ def difference(cross: Cross, attack: str, other: str) -> tuple[float, float, flo
     `other`, both in [0, 1]. Return (difference, low, high), with the ends of the 95 % interval. The attacks are given
     by name.
 
-    The means are over those conditions of the table `cross` in which both attacks ran. The interval pairs the victims,
-    and resamples weight seeds (`stratified_difference`). Raises `ValueError` if no condition has both attacks."""
+    The means are over those conditions of the table `cross` in which both attacks ran. The interval comes from pairs of
+    results on the same victim, with resampled weight seeds. Raises `ValueError` if no condition has both attacks."""
     mine, its, seeds = list[list[bool]](), list[list[bool]](), list[list[int]]()
     for contest in cross.contests:
         if attack in contest.outcomes and other in contest.outcomes:
@@ -257,7 +257,7 @@ def drop(published: Cross, second: Cross, attack: str) -> tuple[float, float, fl
     - `attack`: the attack's name, with parameters and knowledge.
 
     Both rates, in [0, 1], are means over the conditions in both tables. The interval accounts for the different
-    victims, and resamples weight seeds (`stratified_change`). Raises `ValueError` if no condition is in both."""
+    victims, with resampled weight seeds. Raises `ValueError` if no condition is in both."""
     theirs = {contest.title: contest for contest in second.contests}
     pairs = [(contest, theirs[contest.title]) for contest in published.contests if contest.title in theirs]
     before, after = ([_stratum(contest, attack) for contest in side] for side in zip(*pairs, strict=True))

@@ -55,8 +55,8 @@ def ordered(points: Iterable[str]) -> tuple[str, ...]:
 
 
 def by_condition(records: Iterable[Record]) -> list[Condition]:
-    """Group attack records by condition (data, model, weights, setting), in the order of `records`. Each condition has
-    the results of all attacks, `WorstCase`, for every defense and interception point."""
+    """Group attack records by condition (data, model, weights, setting), in the order of `records`. Each condition then
+    has the joint results of all attacks on every defense at every interception point."""
     by_key: dict[str, Condition] = {}
     for record in of_one_series(records):
         cell = record.cell

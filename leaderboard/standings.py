@@ -179,7 +179,8 @@ class Beside:
 
 
 def standings(rows: Sequence[Row], own: Iterable[str] = ()) -> list[Standing]:
-    """Rank the defenses of a suite of conditions by their means over all conditions (`Standing.rank`).
+    """Rank the defenses of a suite of conditions by their means over all conditions: leakage, then recognition, then
+    lost accuracy.
 
     - `rows`: the board rows of the suite, a row per defense and condition.
     - `own`: names of the user's defenses, which are marked as not published."""
@@ -195,8 +196,8 @@ def standings(rows: Sequence[Row], own: Iterable[str] = ()) -> list[Standing]:
 
 
 def conditions(rows: Iterable[Row]) -> dict[str, set[str]]:
-    """Map each interception point to the keys (`Row.key`) of the conditions that count at this point: attackers
-    reconstruct at least half of the undefended examples. `rows` are the board rows."""
+    """Map each interception point to the conditions that count at this point, as keys (`Row.key`). A condition counts
+    if attackers reconstruct at least half of the undefended examples. `rows` are the board rows."""
     counting: dict[str, set[str]] = {}
     for row in rows:
         if row.defense == UNDEFENDED:

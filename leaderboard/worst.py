@@ -156,7 +156,7 @@ class WorstCase:
 
     @property
     def broken(self) -> tuple[str, ...]:
-        """Names of the contracts (tested promises) that the defense breaks, from all records, without repeats."""
+        """Names of the contracts (tested promises) that the defense breaks, over all records, without repeats."""
         return tuple(dict.fromkeys(each for records in self.records.values() for r in records for each in r.broken))
 
     @property

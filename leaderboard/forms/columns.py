@@ -132,8 +132,8 @@ def codes(row: Row) -> list[str]:
 
 
 def unscored(at: AtPoint | None) -> str:
-    """Return the text in place of a missing success rate at an interception point: the reason (crashed or n/a), or a
-    dash. `at` are the defense's figures at the point, or None without figures."""
+    """Return the text in place of a missing success rate at an interception point: the reason (crashed or n/a, not
+    applicable), or a dash. `at` are the defense's figures at the point, or None without figures."""
     return "crashed" if at and at.crashed else "n/a" if at and at.absent else NONE
 
 

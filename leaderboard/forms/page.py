@@ -43,8 +43,8 @@ def render(
 ) -> str:
     """Return the HTML page of a board; readers of the page can sort its rows.
 
-    - `rows`: board rows, in the order of `board`.
-    - `thumbnails`: images by (condition key, defense), as from `reconstructions.thumbnails`.
+    - `rows`: board rows, in the order in which the page first shows them.
+    - `thumbnails`: images of reconstructions by (condition key, defense).
     - `title`: heading of the page.
     - `context`: lines below the heading, such as runs, protocol and commit.
     - `standings`: each defense's means over a suite of conditions, shown first; empty without a suite.

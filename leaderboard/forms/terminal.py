@@ -54,7 +54,7 @@ def attacks(rows: Iterable[AttackRow]) -> RenderableType:
 
 def knowledge(rows: Iterable[KnowledgeRow]) -> RenderableType:
     """Return a terminal table for each condition: success of attackers with and without knowledge of the defense.
-    `rows` are from `leaderboard.knowledge`."""
+    `rows` are the figures, a row for each defense and interception point."""
     groups = grouped(rows, lambda row: row.condition)
     return Group(*(_knowledge_table(title, group) for title, group in groups.items()))
 
