@@ -70,7 +70,7 @@ class Choice:
     scaling: Scaling
     """Map from gradient vectors to features."""
     words: str
-    """The scaling in words, for the record."""
+    """Description of the scaling in words, for the record."""
     regression: ridge.Ridge
     """Regression from features to inputs and class counts."""
     error: float
@@ -82,7 +82,7 @@ class Inverter:
     """A learned map from gradients to the examples behind them."""
 
     sketch: Sketch
-    """Map from a gradient to a vector."""
+    """Map from a gradient to a vector of bounded length."""
     choice: Choice
     """The scaling and the regression with the least error on held-out examples."""
     shape: tuple[int, ...]

@@ -82,7 +82,7 @@ class Raw:
     subset: str | None = None
     """Description of an incomplete data set; None if complete."""
     sources: tuple[Path, ...] = ()
-    """Files with the data."""
+    """Paths of the files from which the data were read."""
     together: int = 1
     """Number of consecutive training examples made from the same original, which always share a split."""
     kind: str | None = None
@@ -119,7 +119,7 @@ class Data:
     training: Split
     """Examples of the clients; victims come from this split."""
     test: Split
-    """Examples that measure accuracy."""
+    """Test examples, on which the accuracy of a training is measured."""
     public: Split
     """Public examples, for priors and attack starts."""
     tuning: Split

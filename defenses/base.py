@@ -53,7 +53,7 @@ class Public:
     only if they are the same object."""
 
     model: nn.Module
-    """Model in eval mode."""
+    """The trained or attacked model in eval mode."""
     weights: Tensors
     """Initial weights, name → (*shape)."""
     inputs: Tensor
@@ -105,7 +105,7 @@ class Local:
     """Data and weights from which the clients' gradients in a local step come."""
 
     model: nn.Module
-    """Model in eval mode."""
+    """The clients' model in eval mode."""
     weights: Tensors
     """Each client's weights, name → (client, *shape)."""
     inputs: Tensor
@@ -123,13 +123,13 @@ class Context:
     lead: int
     """Number of leading axes of the tensors, such as 2 for (client, example, *shape)."""
     stage: Stage
-    """Stage of the transform."""
+    """Place of the transform in the round, such as `client` (a client's finished update)."""
     round: int
     """t, the round number, counted from 0."""
     step: int
-    """Number of the local step, counted from 0."""
+    """Number of the local step in the round, counted from 0."""
     setting: Setting
-    """Federated setting."""
+    """Federated setting: numbers of clients, rounds and examples, and the rate."""
     draws: Draws
     """Source of the transform's random numbers."""
     weights: Tensors | None = None
@@ -349,7 +349,7 @@ class Defense(ABC):
     reference: ClassVar[str]
     """Paper that describes the defense."""
     stages: ClassVar[tuple[Stage, ...]]
-    """Stages at which the defense may act."""
+    """Stages (places in the round) at which the defense may act, such as `example` or `client`."""
     strength: ClassVar[Strength | None] = None
     """Parameter that sets the amount of protection, with its range; None for a defense with a single strength."""
 

@@ -20,7 +20,7 @@ class KeepAbovePercentile(Transform):
     magnitudes, linearly interpolated."""
 
     percentile: float
-    """Percentile, from 0 to 100."""
+    """Percentile of the magnitudes, from 0 to 100, below which coordinates become zero."""
     limit: float
     """Largest magnitude in the output, in units of the tensors."""
 

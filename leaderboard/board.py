@@ -122,9 +122,9 @@ class Row:
     cost: DefenseCost | None
     """Cost of the defense in training, such as lost accuracy; None without a training."""
     complete: bool
-    """True if no gap is flagged, such as an attack that was not run or too few examples (`flags.INCOMPLETE`)."""
+    """True if no flag marks a gap, such as an attack that was not run or too few examples (`flags.INCOMPLETE`)."""
     private: bool
-    """True if the data are private."""
+    """True if the data must not leave the machine."""
     cells: tuple[str, ...]
     """Ids of this row's finished cells (experiments); first the best attack's cells at the interception point with the
     highest success rate."""

@@ -35,7 +35,7 @@ class Condition:
     for each defense, a column for each interception point."""
 
     title: str
-    """The condition in words."""
+    """The condition in words: data, model, weights and federated setting."""
     key: str = ""
     """The full shared configuration as canonical JSON."""
     short: str = ""

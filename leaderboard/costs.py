@@ -20,7 +20,7 @@ class DefenseCost:
     """A defense's figures in training, pooled over seeds: accuracy, ε and time. None marks an unknown figure."""
 
     setting: str
-    """Federated setting of the trainings, in words."""
+    """Federated setting of the trainings in words, such as clients, batch size and rate."""
     seeds: int
     """Number of trainings, each with its seed."""
     accuracy: float | None

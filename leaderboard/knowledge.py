@@ -39,9 +39,9 @@ class KnowledgeRow:
 
     @property
     def change(self) -> tuple[float, float, float] | None:
-        """Return the attackers' gain from knowledge: the adaptive success rate minus the plain rate, on common
-        examples. The result is (difference, low, high), with the ends of the 95 % interval; None without common
-        examples."""
+        """The attackers' gain from knowledge: the success rate with the defense's description (adaptive) minus the rate
+        without (plain), on common examples. The result is (difference, low, high), with the ends of the 95 % interval;
+        None without common examples."""
         common = [key for key in self.plain.leaked if key in self.adaptive.leaked]
         if not common:
             return None

@@ -17,7 +17,7 @@ class Rate:
     identified (nearer to the reconstruction than every stranger) or named (picked among candidates)."""
 
     value: float
-    """Measured share of recognised examples."""
+    """Measured share of recognised examples, in [0, 1]."""
     interval: tuple[float, float]
     """95 % confidence interval (low, high) for `value`."""
     chance: float

@@ -31,7 +31,7 @@ class Place:
     attackers reconstruct at least half of its undefended examples at this point."""
 
     leaked: float
-    """Mean attack success rate over the conditions."""
+    """Mean attack success rate over the conditions that count."""
     interval: tuple[float, float]
     """95 % confidence interval for `leaked`, from the variation over weight seeds."""
     most: float
@@ -49,7 +49,7 @@ class Place:
     """True if more may leak than `leaked` says: a success rate is a lower bound, or no attack with knowledge of the
     defense succeeds even without a defense."""
     conditions: int
-    """Number of conditions that count."""
+    """Number of conditions behind these figures."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ class Absent:
     where: str
     """The condition's title, or the trained model."""
     why: str
-    """The reason, in words."""
+    """The reason why the figure is missing, in words."""
 
     def __str__(self) -> str:
         return f"{self.point}, {self.where}: {self.why}"
@@ -113,14 +113,13 @@ class Standing:
 
     @property
     def accuracy(self) -> float | None:
-        """Mean test accuracy over the models whose training did not diverge (`diverged`); None if there is no such
-        model."""
+        """Mean test accuracy over the models whose training did not diverge; None if there is no such model."""
         return mean(cost.accuracy for model, cost in self.costs if model not in self.diverged)
 
     @property
     def lost(self) -> float | None:
-        """Mean undefended accuracy minus `accuracy`, both in [0, 1], over the models whose training did not diverge;
-        None if either is unknown."""
+        """Accuracy lost: mean undefended test accuracy minus the mean with the defense, both in [0, 1]. Both means are
+        over the models whose training did not diverge; None if either is unknown."""
         base = mean(cost.accuracy for model, cost in self.base if model not in self.diverged)
         return None if self.accuracy is None or base is None else base - self.accuracy
 
@@ -173,9 +172,9 @@ class Beside:
     difference: float
     """Attack success rate against the defense minus the rate against the other; below 0, the defense leaks less."""
     interval: tuple[float, float]
-    """95 % interval of the difference."""
+    """95 % interval (low, high) of the difference."""
     examples: int
-    """Number of common examples."""
+    """Number of examples attacked under both defenses."""
 
 
 def standings(rows: Sequence[Row], own: Iterable[str] = ()) -> list[Standing]:

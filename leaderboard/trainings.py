@@ -40,7 +40,7 @@ class TrainingRow:
     most: float | None
     """Highest final accuracy over the seeds."""
     diverged: int
-    """Number of diverged trainings."""
+    """Number of trainings that diverged (weights no longer finite)."""
     rounds: int | None
     """Median over seeds of the number of executed rounds."""
     epsilon: float | None
@@ -56,7 +56,7 @@ class TrainingRow:
     overhead: float | None
     """Time of a client's step divided by the time of an undefended step; both are measured alternately."""
     crashed: int
-    """Number of crashed trainings."""
+    """Number of trainings that ended with an error."""
     cells: tuple[str, ...]
     """Ids of the cells (experiments) pooled in this row."""
     bayesian: BayesianResult | None

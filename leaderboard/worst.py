@@ -23,9 +23,9 @@ class OfSeed:
     """Counts of attacked and leaked examples under model weights from a single seed."""
 
     leaked: int
-    """Number of leaked examples."""
+    """Number of leaked examples: any attack reconstructed them."""
     examples: int
-    """Number of examples."""
+    """Number of attacked examples."""
     readings: int
     """Number of readings of these examples."""
 
@@ -55,11 +55,12 @@ class WorstCase:
     failed: set[ExampleKey] = field(default_factory=set)
     """Examples on which at least one attack crashed, diverged or returned non-finite values."""
     identified: dict[ExampleKey, bool] = field(default_factory=dict)
-    """Map from example to whether any attack identified the example."""
+    """Map from example to whether any attack identified the example: its reconstruction is nearer to the true example
+    than every stranger."""
     identified_chance: dict[str, dict[ExampleKey, float]] = field(default_factory=dict)
     """Map from attack name to a map from example to a blind guess's chance to identify the example."""
     named: dict[ExampleKey, bool] = field(default_factory=dict)
-    """Map from example to whether any attack named the example."""
+    """Map from example to whether any attack named the example: picked it among candidates."""
     named_chance: dict[str, dict[ExampleKey, float]] = field(default_factory=dict)
     """Map from attack name to a map from example to a blind guess's chance to name the example."""
     places: dict[ExampleKey, int] = field(default_factory=dict)
@@ -69,9 +70,9 @@ class WorstCase:
     """Map from example to the number of guesses that an attacker has: the number of examples in its reading; with
     granted labels, the number with its label."""
     candidates: int = 0
-    """Number of candidates in the gallery, for `places`."""
+    """Number of candidates in the gallery from which an attacker names the true example; for `places`."""
     strangers: int = 0
-    """Number of strangers in the gallery, for `identified`."""
+    """Number of strangers with which a reconstruction is compared; for `identified`."""
     unchanged: bool = True
     """True if the defense changed no reading: each equals the undefended reading (SNR of 120 dB, the cap)."""
     cascade: bool = False

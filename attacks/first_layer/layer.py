@@ -24,9 +24,9 @@ class FirstLayer:
     prefix: str
     """Prefix of the layer's parameter names, such as "fc1."."""
     factor: Tensor
-    """Factor of each input value (input,)."""
+    """Factor on each input value (input,); 1 without normalisation."""
     offset: Tensor
-    """Offset of each input value (input,)."""
+    """Offset added to each scaled input value (input,); 0 without normalisation."""
 
     def apply(self, x: Tensor) -> Tensor:
         """Normalise examples `x` (..., input): return factor · x + offset, the layer's inputs."""

@@ -37,8 +37,8 @@ class Head:
 
 
 def head(reading: Reading) -> Head | None:
-    """Return the last layer of the model in the batch `reading`; None if no sent parameter with two axes or more
-    affects the logits."""
+    """Return the last layer of the model in `reading`, by the model's graph; None if no weight with two axes or more in
+    `reading.weights` affects the logits."""
     leaves = {name: value[0].detach().clone().requires_grad_() for name, value in reading.weights.items()}
     inputs = reading.public_inputs[:2] if len(reading.public_inputs) else reading.public_mean[None]
     outputs: dict[str, Tensor] = {}

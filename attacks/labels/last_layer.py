@@ -67,7 +67,7 @@ class LastLayer:
 
     @property
     def step_of(self) -> Tensor:
-        """Local step of each example (example,)."""
+        """Number of the local step that uses each example, from 0: (example,)."""
         return torch.repeat_interleave(torch.arange(self.steps), torch.tensor(self.batches))
 
     @property

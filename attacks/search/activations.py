@@ -34,7 +34,7 @@ class Start:
     found: Tensor
     """Mask (reading,): True for a candidate from a search, False for the public mean."""
     evaluations: Tensor
-    """Evaluations spent (reading,)."""
+    """Number of evaluations spent on each reading (reading,)."""
 
 
 def start_by_layers(

@@ -39,7 +39,7 @@ class Parts:
     distance: Kind
     """Kind of distance between a candidate's gradient and the reading, such as "l2" or "cosine"."""
     solver: Solver[Any]
-    """Method that minimises the objective."""
+    """Method that minimises the objective, such as L-BFGS or Adam."""
     start: Start
     """Distribution of the first candidates, such as "gaussian" or "tile-2"."""
     labels: Literal["joint", "inferred"]
@@ -51,7 +51,7 @@ class Parts:
     departures: tuple[str, ...] = ()
     """Differences from the authors' code, in words for the record."""
     prior: Prior = Prior()
-    """Weights of the priors on inputs."""
+    """Weights of the priors on inputs, such as total variation."""
     preconditioned: bool = False
     """True gives the solver normalised losses and preconditioned inputs. With a description of the defense, both are
     always on. With the cosine distance, inputs are never preconditioned."""

@@ -99,7 +99,7 @@ class Dense:
     """Gaussian search space with a full covariance: inputs x = `mean` + `factor` u for search variables u."""
 
     mean: Tensor
-    """Mean of public examples (value,)."""
+    """Mean of the public examples (value,)."""
     factor: Tensor
     """Cholesky factor of the covariance (value, value)."""
 

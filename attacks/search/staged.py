@@ -39,7 +39,7 @@ class Stage:
     model: nn.Module
     """Model of this stage, for example with softened ReLUs."""
     space: Space
-    """Search space of this stage."""
+    """Search space of this stage, from variables to inputs."""
     weight: float | None = None
     """Weight of the prior's -log p, as a share of a zero gradient's loss. None: twice the least loss until now, per
     coordinate. If the defense's description declares noise, the noise sets the weight instead. If the noise is only an

@@ -167,7 +167,7 @@ class Solution:
     x: Tensor
     """Point with the least loss over all runs (row, variable)."""
     loss: Tensor
-    """Least loss (row,)."""
+    """Least loss over all runs (row,)."""
     evaluations: Tensor
     """Evaluations used (row,)."""
     restarts: Tensor

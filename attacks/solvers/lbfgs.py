@@ -59,7 +59,7 @@ class Lbfgs(Solver[LbfgsState]):
     """L-BFGS for many minimisations (rows) in parallel; defaults are those of `torch.optim.LBFGS`."""
 
     rate: float = 1.0
-    """Factor on the step."""
+    """Step size: factor on the search direction."""
     history: int = 100
     """Number of steps in the history, from which the direction follows."""
     line_search: Literal["none", "backtracking"] = "none"

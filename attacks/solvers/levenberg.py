@@ -23,7 +23,7 @@ class Fit:
     x: Tensor
     """Variables with the least sum of squared residuals (start, variable)."""
     loss: Tensor
-    """Sum of squared residuals (start,)."""
+    """Least sum of squared residuals (start,)."""
     evaluations: Tensor
     """Evaluations used (start,)."""
 

@@ -21,7 +21,7 @@ class RememberUnsent(Transform):
     reads: ClassVar[Shown] = KeepLargest.reads
 
     share: float
-    """Share of unsent coordinates, chosen by least magnitude over all tensors as in `KeepLargest`."""
+    """Share of unsent coordinates, which have the least magnitudes over all tensors."""
 
     def __post_init__(self) -> None:
         KeepLargest(share=self.share)

@@ -36,7 +36,7 @@ class StochasticLevels(Transform):
     """s, the number of magnitudes above 0 to which a coordinate may be rounded; None: √n for a tensor with n
     coordinates."""
     norm: Literal["l2", "max"]
-    """Norm that sets the step τ."""
+    """Norm of a tensor that sets its step τ: `l2` (‖g‖₂) or `max` (max|g|)."""
     clip: float | None = None
     """c: coordinates are first limited to ±c standard deviations of their tensor (no limit for deviation 0). None: no
     limit."""

@@ -20,7 +20,7 @@ class TopDirections(Transform):
     share: float = 0.1
     """Rank as a share of min(out, rest), at least 1; used if `rank` is None."""
     rank: int | None = None
-    """Rank; None: given by `share`."""
+    """Rank of the output; None: given by `share`."""
 
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1:

@@ -47,22 +47,22 @@ class SensitivityNoise(Additive):
         return rescaled(tensors, Scaling({}, size), context)
 
     def by_norms(self, norms: Tensors, context: Context) -> Scaling:
-        """Return the noise deviation σ·S on each example, with factors of 1 (no clipping). S follows from `norms`, the
-        tensors' norms for each example: name → (client, example). `context`: place in the training, with the time for a
-        schedule."""
+        """Return the noise deviation σ·S on each example, with factors of 1 (no clipping). σ is the noise multiplier;
+        the scale S follows from `norms`, the tensors' norms for each example: name → (client, example). `context`:
+        place in the training, with the time for a schedule."""
         first = next(iter(norms.values()))
         size = self._sigma(context) * self._sensitivity(norms)
         return Scaling({}, size[:, None].expand(first.shape))
 
     def noise(self, context: Context, state: State) -> AddedNoise:
-        """Return the noise that attackers assume: the largest possible variance, for S = `bound`. The actual scale S
-        follows from the gradient norms in the batch. `context`: place in the training; `state` is not used."""
+        """Return the noise that attackers assume: the largest possible variance σ²S², for S = `bound`. The actual scale
+        S follows from the gradient norms in the batch. `context`: place in the training; `state` is not used."""
         return AddedNoise(variance=(self._sigma(context) * self.share * self.bound) ** 2, bound=True)
 
     def log_density(self, tensors: Tensors, observed: Tensors, context: Context) -> Tensor | None:
         """Return the logarithm of the density of the reading `observed` (the attacked update) under each candidate g in
-        `tensors`: N(g, σ²S²), with the scale S computed from the norms of g. None for batches with several examples,
-        because S depends on all of them. `context`: place in the training."""
+        `tensors`: N(g, σ²S²), with the noise multiplier σ and the scale S computed from the norms of g. None for
+        batches with several examples, because S depends on all of them. `context`: place in the training."""
         if context.setting.batch > 1:
             return None
         own = {name: value.reshape(len(value), 1) for name, value in norms(tensors, context.lead).items()}

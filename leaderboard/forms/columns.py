@@ -44,7 +44,7 @@ class Column:
     name: str
     """The column's name in CSV."""
     heading: str
-    """Heading for readers."""
+    """Heading above the column for readers."""
     value: Callable[[Row], Any]
     """Function from a board row to the column's value. CSV holds this value, and the page sorts by this value."""
     show: Callable[[Any], str] = str

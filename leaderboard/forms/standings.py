@@ -52,9 +52,9 @@ class Figures:
     accuracy: str
     """Mean test accuracy over the trained models."""
     change: str
-    """Change of the accuracy in percentage points."""
+    """Mean accuracy minus the undefended accuracy, in percentage points; or the number of diverged trainings."""
     epsilon: str
-    """ε of the released models."""
+    """ε of the released models, as text."""
     epsilon_of: str
     """Relation between neighbouring data sets for this ε, such as "one client replaced"."""
     overhead: str

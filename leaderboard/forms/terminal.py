@@ -46,8 +46,8 @@ def conditions(every: Iterable[Condition], *, detail: bool = True) -> Renderable
 
 
 def attacks(rows: Iterable[AttackRow]) -> RenderableType:
-    """Return the attack table for a terminal: a table for each configuration that `rows` share. Published figures stand
-    below measured figures, in dim type."""
+    """Return the attack table for a terminal: a table for each shared configuration (model, weights, setting) in
+    `rows`. Figures published in papers stand below measured figures, in dim type."""
     groups = grouped(rows, lambda row: row.title)
     return Group(*(_attack_table(title, group) for title, group in groups.items()), *_sources(groups))
 
