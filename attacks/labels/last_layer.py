@@ -88,8 +88,8 @@ class LastLayer:
 
     @property
     def bias_unit(self) -> float:
-        """Factor on squared bias residuals that makes them comparable with squared weight residuals: the mean squared
-        norm of the class-mean features."""
+        """Factor on squared errors of the bias gradient that makes them comparable with squared errors of the weight
+        gradient: the mean over classes of ‖h‖², with the class's mean feature h."""
         return float(self.means[0].square().sum(-1).mean())
 
 

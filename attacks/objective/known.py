@@ -32,8 +32,8 @@ def given_known(reading: Reading, observed: Tensors, known: Candidates) -> Given
     *shape). The simulation follows the defense's description, or has no defense if the reading has no description.
 
     - `reading`: the attacked reading, with model and description.
-    - `observed`: its values, name → (1, *shape).
-    - `known`: the known examples behind the reading, from `known_examples`."""
+    - `observed`: the reading as a gradient, name → (1, *shape).
+    - `known`: the known examples behind the reading (the grant `mates`)."""
     description = reading.description
     if description is not None and description.inside_steps:
         x, y = known.inputs[0][:, None], known.targets[0][:, None]
@@ -50,9 +50,9 @@ def given_updates(
     and returns simulated readings, name → (row, *shape).
 
     - `reading`: the attacked reading, with the defense's description.
-    - `observed`: its values, name → (1, *shape).
-    - `updated`: function from candidates' gradients to the first client's updates, from `updates`.
-    - `others`: the other clients' updates, name → (client, *shape), from `updates`."""
+    - `observed`: the reading as a gradient, name → (1, *shape).
+    - `updated`: function from candidates' gradients to the first client's updates, both name → (row, *shape).
+    - `others`: the other clients' updates, name → (client, *shape)."""
     description = reading.description
     if description is None:
         total = {name: value.sum(0) for name, value in others.items()}

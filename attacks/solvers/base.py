@@ -145,8 +145,8 @@ class RowLimits:
     """Share of the zero-gradient loss below which a reading counts as explained."""
     precision: float | None = None
     """Root mean square error of inputs, as a share of the data's range, at which an explained run ends. None never ends
-    a run by precision. The error is estimated from the movement of the inputs: m over the last `precise_after`
-    evaluations, and m / r over the same number before. At this rate, m r / (1 - r) remains."""
+    a run by precision. The error is estimated from the movement of the inputs. If the inputs move by m over the last
+    `precise_after` evaluations and by m / r over as many evaluations before, they will still move by m r / (1 - r)."""
     precise_after: int = 20
     """Evaluations between estimates of the error."""
     abandon_above: float = 1e-2

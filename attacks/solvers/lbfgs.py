@@ -41,7 +41,8 @@ class LbfgsState(State):
     scale: Tensor
     """γ (row,): the initial inverse Hessian is γ times identity."""
     s: Tensor
-    """Stored steps, the changes of the accepted point (row, slot, variable); a row has `history` slots."""
+    """Stored steps, the changes of the accepted point (row, slot, variable). A slot holds a step; a row has
+    `Lbfgs.history` slots."""
     y: Tensor
     """Gradient changes over the stored steps (row, slot, variable)."""
     sy: Tensor
@@ -51,7 +52,8 @@ class LbfgsState(State):
     filled: Tensor
     """Mask of the slots that hold a step (row, slot)."""
     clock: Tensor
-    """Step count of the oldest row (row,), on the host (CPU). All rows write to the slot clock mod `Lbfgs.history`."""
+    """Step count of the row with the most steps (row,), on the host (CPU). All rows write their next step to the same
+    slot, clock modulo `Lbfgs.history`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

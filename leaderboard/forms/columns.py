@@ -115,8 +115,8 @@ def columns(rows: Iterable[Row]) -> list[Column]:
 
 
 def compared(rows: Iterable[Row]) -> list[Metric]:
-    """Return the metrics by which a board with the board rows `rows` compares attacks, without optional metrics that
-    no row has."""
+    """Return the metrics (such as PSNR) by which a board compares attacks. Optional metrics are left out if none of the
+    board `rows` has a value."""
     best = [at.best.medians for row in rows for at in row.points.values() if at.best]
     return [
         metric
