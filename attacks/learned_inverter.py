@@ -157,8 +157,11 @@ class LearnedInverter(Attack):
         )
 
     def inverter(self, reading: Reading, key: Key) -> Inverter:
-        """Learn a map from readings like `reading` (observed updates) to examples, with the reading's simulator and
-        public examples. `key` draws the simulated batches.
+        """Learn a map from readings (observed updates) to the examples behind them, on simulated readings of public
+        examples.
+
+        - `reading`: the attacked readings, with the public examples and a simulator of the round.
+        - `key`: draws the simulated batches.
 
         Fits on a few simulated readings select the best features twice: among all gradient values, and among principal
         components. Both selections are then fitted on all simulated readings. The smaller error on held-out readings
@@ -219,10 +222,12 @@ def held_examples(public: int) -> int:
 
 
 def simulate(reading: Reading, simulator: Simulator, sketch: Sketch, rows: int, key: Key) -> Simulations:
-    """Simulate at most `rows` readings of public examples with `simulator`, as training data for the regression.
+    """Simulate readings of public examples, as training data for the regression.
 
-    - `reading`: the attacked batch of readings; it holds the public examples.
+    - `reading`: the attacked readings, with the public examples.
+    - `simulator`: simulates the round with its defense.
     - `sketch`: turns a simulated gradient into a vector.
+    - `rows`: largest number of simulated readings.
     - `key`: draws the batches.
 
     Held-out readings share no example with the other readings. For single examples, each public example is simulated

@@ -84,7 +84,8 @@ class Raw:
     sources: tuple[Path, ...] = ()
     """Paths of the files from which the data were read."""
     together: int = 1
-    """Number of consecutive training examples made from the same original, which always share a split."""
+    """Number of consecutive training examples made from the same original, such as crops of an image; they always share
+    a split."""
     kind: str | None = None
     """Kind of data ("image", "table" or "text"), if parameters or files decide it; None for the loader's `kind`."""
     source_sha256: str | None = None
@@ -129,7 +130,7 @@ class Data:
 
     @property
     def nbytes(self) -> int:
-        """Memory that the splits use, in bytes."""
+        """Memory that all examples use, in bytes."""
         splits = (self.training, self.test, self.public, self.tuning, self.gallery)
         return sum(split.inputs.nbytes + split.labels.nbytes for split in splits)
 

@@ -36,7 +36,7 @@ def read(dataset: Dataset, name: str, data_dir: Path | None) -> Raw:
 
 
 def load(dataset: Dataset, name: str, data_dir: Path | None = None) -> Data:
-    """Read, check and split the data set `name`.
+    """Read the data set `name`, check its values and divide it into splits.
 
     - `dataset`: loader of the data set.
     - `data_dir`: folder searched before the default folders; None searches the default folders only."""

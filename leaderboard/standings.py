@@ -135,7 +135,7 @@ class Standing:
 
     @property
     def epsilon(self) -> float | None:
-        """Largest ε over the trained models; None if a model has no ε."""
+        """Largest ε over the released trained models; None if a model has no ε."""
         return self._released.epsilon if self._released else None
 
     @property

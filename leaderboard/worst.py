@@ -162,7 +162,7 @@ class WorstCase:
 
     @property
     def asr(self) -> float | None:
-        """Attack success rate: share of examples that any attack reconstructed; None if no attack that reads the
+        """Attack success rate: share of examples that any attack reconstructed; None if no attack that uses the
         gradient ran."""
         return sum(self.leaked.values()) / len(self.leaked) if self.leaked and self.attacked else None
 
@@ -211,8 +211,8 @@ class WorstCase:
 
     @property
     def at_least_once(self) -> float | None:
-        """Share of examples reconstructed under at least one draw of the defense's noise; None if only a single draw
-        was attacked."""
+        """Share of examples reconstructed under at least one draw of the defense's noise; None if only a single noise
+        draw was attacked."""
         if len(self._draws) < 2:
             return None
         every = {(seed, reading, example) for seed, _, reading, example in self.leaked}
@@ -340,8 +340,8 @@ def _numbers(names: Sequence[tuple[int, ...]]) -> list[int]:
 
 
 def example_keys(cell: AttackCell) -> Iterator[ExampleKey]:
-    """Yield the keys (weight seed, noise draw, reading, example) of all examples in `cell`, derived from this attack's
-    configuration. They also exist for a cell without result, such as a crashed cell."""
+    """Yield the keys (weight seed, noise draw, reading, example) of all examples in `cell`, an attack's configuration.
+    The keys follow from the configuration, so they also exist for a cell without result, such as a crashed cell."""
     setting = cell.federated
     count = POINTS[cell.point].examples(batch=setting.batch, steps=setting.steps, senders=setting.per_round)
     for reading, example in product(range(cell.readings), range(count)):

@@ -54,14 +54,14 @@ def _root(gram: Tensor) -> Tensor:
 
 
 def scores(basis: Basis, observed: Tensor, examples: int) -> Tensor:
-    """Score candidates for the set of examples behind a reading (the observed update): (candidate,). Members of the
-    estimated set score above 1, all other candidates in [0, 1).
+    """Score each candidate by its membership in the set of examples behind a reading (the observed update):
+    (candidate,). Candidates in the estimated set score above 1, all others in [0, 1).
 
     - `basis`: the candidates' gradients.
     - `observed` (value,): the reading, a mean gradient over the set.
     - `examples`: size B of the set.
 
-    The algorithm adds members one by one:
+    The algorithm adds candidates to the set one by one:
 
     - In the mean, every true member has the coefficient 1/B. So candidates with a least-squares coefficient near 1/B
       become members first. A candidate with a faint gradient may get any coefficient, because it fits noise.

@@ -56,7 +56,7 @@ class Pool:
 
     @property
     def size(self) -> int:
-        """Number of values in a member's gradient."""
+        """Number of values in a candidate's gradient."""
         return sum(value[0].numel() for value in self.gradients.values())
 
     @property

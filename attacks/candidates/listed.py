@@ -23,9 +23,11 @@ def candidates(reading: Reading, members: Tensor | None = None) -> tuple[Tensor,
 
 
 def alone(inputs: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the candidates in chunks of 64, each candidate as a batch with a single example: inputs (candidate, 1,
-    *shape) and targets (candidate, 1, class). `inputs` are (candidate, *shape); `targets` are the label probabilities
-    (candidate, class)."""
+    """Yield candidates in chunks of 64, each candidate as a batch with a single example: inputs (candidate, 1, *shape)
+    and targets (candidate, 1, class).
+
+    - `inputs` (candidate, *shape): the candidates' inputs.
+    - `targets` (candidate, class): their label probabilities."""
     yield from zip(inputs[:, None].split(_CHUNK), targets[:, None].split(_CHUNK), strict=True)
 
 

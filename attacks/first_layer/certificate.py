@@ -105,7 +105,7 @@ class Agreement:
 
     @property
     def certain(self) -> int:
-        """Number of examples confirmed: their agreement `explained` is at least 0.9."""
+        """Number of reconstructed examples that are confirmed: their agreement `explained` is at least 0.9."""
         return int((self.explained >= SURE).sum())
 
 

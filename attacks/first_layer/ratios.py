@@ -29,7 +29,8 @@ class Gradient:
 
     @property
     def status(self) -> Status:
-        """Status for a result: "nan" if the gradient has values that are not finite, otherwise "ok"."""
+        """Status of a reconstruction from this gradient: "nan" if the gradient has values that are not finite,
+        otherwise "ok"."""
         return "ok" if all(bool(each.isfinite().all()) for each in (self.of_first, self.of_second)) else "nan"
 
     @property

@@ -31,8 +31,8 @@ class Head:
         return f"{self.path}.{parameter}" if self.path else parameter
 
     def signal(self, values: Mapping[str, Tensor]) -> str:
-        """Return the name of the gradient tensor that shows labels best: the layer's bias if it is in `values` (name →
-        gradient), otherwise `nearest`."""
+        """Return the name of the gradient tensor from which labels are read: the layer's bias if it is in `values`,
+        otherwise `nearest`, the parameter nearest to the logits. `values`: name → gradient."""
         return self.name("bias") if self.name("bias") in values else self.nearest
 
 

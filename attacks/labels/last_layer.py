@@ -78,9 +78,9 @@ class LastLayer:
 
     @property
     def noise(self) -> float:
-        """Estimated variance of the noise on a coordinate of `d_weight`; 0 if no column of `d_weight` is complete.
-        Probabilities minus one-hot labels sum to 0 over classes. So without noise each column sums to 0, and the
-        squared sums estimate the variance."""
+        """Estimated variance of the noise on a coordinate of the weight gradient; 0 if no column of this gradient was
+        sent completely. Probabilities minus one-hot labels sum to 0 over classes. So without noise each column sums to
+        0, and the squared sums estimate the variance."""
         columns = self.d_weight[:, self.kept[:, :-1].all(0)]
         if self.classes < 2 or not columns.numel():
             return 0.0

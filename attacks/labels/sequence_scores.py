@@ -105,9 +105,10 @@ def marginal_scores(layer: LastLayer, sequences: Tensor) -> Tensor:
 
 def simulate(layer: LastLayer, gram: Tensor, logits: Tensor, labels: Tensor) -> Tensor:
     """Simulate the last layer's training by SGD on given features and labels; return (p - y)/B of each example at its
-    local step: (sequence, example, class), with probabilities p, one-hot labels y and the step's batch size B.
+    local step: (sequence, example, class), with probabilities p, one-hot labels y and the step's batch size B. A
+    sequence is a guess of all labels, in the order of local steps.
 
-    - `layer`: gives batch sizes, rate and momentum.
+    - `layer`: the last layer; gives batch sizes, rate and momentum.
     - `gram` (sequence, example, example): scalar products of the examples' features.
     - `logits` (sequence, example, class): logits under the first weights.
     - `labels` (sequence, example): class numbers.

@@ -163,8 +163,11 @@ def _first_pass(labels: Tensor, distinct: int) -> Tensor:
 
 
 def canonical(sequences: Tensor, layer: LastLayer) -> Tensor:
-    """Return the `sequences` (sequence, example) in a standard order, so that sequences with the same update become
+    """Return label sequences (sequence, example) in a standard order, so that sequences with the same update become
     equal. Labels are sorted within each part that belongs to the same local step and the same pass over the client's
-    examples; `layer` gives both lengths."""
+    examples.
+
+    - `sequences` (sequence, example): labels in the order of local steps.
+    - `layer`: the last layer; it gives the numbers of examples per step and per pass."""
     lengths = segments(layer.batches, layer.distinct)
     return torch.cat([part.sort(1).values for part in sequences.split(lengths, dim=1)], 1)

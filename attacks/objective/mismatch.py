@@ -111,9 +111,10 @@ class Mismatch:
         """Simulate an observation (report on the victims) from known gradients, after a single local step: name →
         (reading, *shape).
 
-        - `observed`: the actual observation, name → (reading, *shape).
+        - `observed`: the actual observation, name → (reading, *shape); the simulation may take the defense's random
+          draws from it.
         - `gradients`: the candidates' gradients under the first weights, name → (reading, example, *shape).
-        - `candidates`: the candidates; None is enough unless the defense acts inside the step."""
+        - `candidates`: the candidates behind these gradients; needed only if the defense acts inside the step."""
         description = self.reading.description
         if description is not None and description.inside_steps:
             return self._as_shown(dict(gradients), observed, candidates)

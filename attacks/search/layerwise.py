@@ -80,7 +80,7 @@ def known_values(layers: list[nn.Conv2d], weights: Tensors, gradients: Tensors, 
     """Compute values inside a ReLU net from a single example's gradient, from the last layer down to the lowest layer
     that the gradient determines.
 
-    - `layers`: the model's convolutions, from `chain`.
+    - `layers`: the model's convolutions, in the order of the forward pass.
     - `weights`, `gradients`: name → (*shape), in float64.
     - `inputs`: starts of the search for hidden values: means over public examples, (channel, height, width), at each
       convolution's input and at the linear layer's input.

@@ -82,8 +82,8 @@ class NoiseModel:
         The result is the field `variance`. If `bound` is True, this field is only an upper bound; the result is then
         the smaller of two estimates, at most the bound.
 
-        - The first estimate is the median squared coordinate divided by that of a standard normal: without noise, most
-          coordinates are near 0.
+        - The first estimate is the median squared coordinate, divided by the median of a squared standard normal:
+          without noise, most coordinates are near 0.
         - The second estimate comes from the last layer's gradient Σ (p - y) hᵀ (probabilities p, labels y, features h):
           its mean squared column sum, divided by the number of classes. Without noise, columns sum to 0 over classes.
 

@@ -68,7 +68,7 @@ class MatchingProblem:
 
     @property
     def values(self) -> int:
-        """Number of variables per example, without label logits."""
+        """Number of the solver's variables per example, without label logits."""
         return self.reading.public_mean.numel() + (self.examples if self.mixed else 0)
 
     @property

@@ -35,8 +35,8 @@ class Space(Protocol):
         ...
 
     def with_energy(self, u: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the inputs (..., value) for variables `u`, and the prior's -log p(u), (...), up to a constant; 0 in a
-        space without prior."""
+        """Return the inputs (..., value) for variables `u` (..., value), and the prior's -log p(u), (...), up to a
+        constant; 0 in a space without prior."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +83,8 @@ class Spectrum:
         return self.inputs(u), 0.5 * (u * u).sum(-1)
 
     def transposed(self, gradient: Tensor) -> Tensor:
-        """Convert a `gradient` by the inputs x (..., value) to the gradient by the search variables u (..., value).
-        With x = mean + A u, the result is Aᵀ · gradient."""
+        """Convert a derivative of the loss by the inputs x to its derivative by the search variables u. With x = mean +
+        A u, the result is Aᵀ · gradient. `gradient` and result are (..., value)."""
         across, down = cosines(self.mean.shape[-1]).to(gradient), cosines(self.mean.shape[-2]).to(gradient)
         colours = self._colours(gradient.unflatten(-1, self.mean.shape), self.channels)
         return (down @ colours @ across.T * self.deviation.to(gradient)).flatten(-3)

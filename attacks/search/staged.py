@@ -101,10 +101,10 @@ def staged(
     - `ways`: sequences of stages; the starts take these sequences in turn. The last stage is the same in all.
     - `starts`: number of starts.
     - `stop`: a reading is finished if its loss is below this share of a zero gradient's loss, or no longer falls.
-    - `budget`: starts share its evaluations equally. Only unfinished readings begin another start. Remaining
-      evaluations continue the last stage.
-    - `known`: candidates from a search before (`start_by_layers`). The last stage first minimises from these
-      candidates; their evaluations count. None begins with the starts.
+    - `budget`: limit on evaluations, shared equally by the starts. Only unfinished readings begin another start.
+      Remaining evaluations continue the last stage.
+    - `known`: candidates from an earlier search. The last stage first minimises from these candidates; their
+      evaluations count. None begins with the starts.
 
     The loss is the distance under the model itself, without softened ReLUs. If the defense's description declares
     noise, the prior's weighted -log p is added."""

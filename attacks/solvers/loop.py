@@ -62,7 +62,7 @@ def minimise(
     """Minimise the objective of `problem` for many rows (minimisations), each independently of the others.
 
     - `solver`: descent method; `limits`: rules for restarting and finishing a row.
-    - `rows` (row,): row numbers in the problem, on the host.
+    - `rows` (row,): row numbers in the problem, on the host (CPU).
     - `chunk`: number of rows in work at once; a finished row makes room for the next. None takes all rows.
     - `spent` (row,): evaluations that each row has already used, on the host; None for 0.
     - `traced`: number of rows, from the first, whose trajectory (best points over time) is kept."""

@@ -60,8 +60,8 @@ def of_paper(counts: Mapping[float, float], q: float, delta: float) -> dict[str,
 
 def gaussian(multiplier: float, delta: float) -> float:
     """Return the least ε at δ = `delta` for a Gaussian mechanism. `multiplier` m is the noise deviation divided by the
-    sensitivity. The formula is exact: δ(ε) = Φ(1/2m - εm) - e^ε Φ(-1/2m - εm) with the normal distribution function Φ
-    (Balle & Wang 2018, theorem 8)."""
+    sensitivity. The formula is exact: δ(ε) = Φ(1/(2m) - εm) - e^ε Φ(-1/(2m) - εm) with the normal distribution function
+    Φ (Balle & Wang 2018, theorem 8)."""
     if multiplier <= 0:
         return math.inf
 

@@ -18,12 +18,12 @@ def of_examples(releases: Sequence[float], delta: float, *, rate: float) -> floa
     """Return ε at δ = `delta` for an example in a training with many rounds. The attacker knows in which rounds the
     example was used.
 
-    - `releases`: for each round, Σμ² over the round's Gaussian releases if the round uses the example; μ is the
+    - `releases`: an entry for each round, Σμ² over the Gaussian releases of a round that uses the example; μ is the
       sensitivity divided by the noise deviation.
     - `rate`: probability that a round uses the example, independently of the data.
 
-    Rounds compose to a single Gaussian release with μ² = Σμ² (Dong, Roth & Su 2022, corollary 3.3). δ(ε) is the mean
-    over the random choices of rounds that use the example (joint convexity)."""
+    Rounds compose to a single Gaussian release, whose squared μ is the sum over rounds (Dong, Roth & Su 2022, corollary
+    3.3). δ(ε) is the mean over the random choices of rounds that use the example (joint convexity)."""
     squares = np.asarray(releases, np.float64)
     if not np.isfinite(squares).all():
         return math.inf

@@ -23,7 +23,7 @@ class PruneRepresentation(Transform):
     share: float
     """Share of the features whose columns become zero."""
     layer: str = ""
-    """Module name; the empty name selects the model's last linear layer."""
+    """Name of the linear layer's module; empty selects the model's last linear layer."""
 
     def __post_init__(self) -> None:
         ranges.share("share of the features", self.share)

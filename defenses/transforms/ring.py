@@ -41,7 +41,7 @@ class Ring:
 
     @property
     def width(self) -> int:
-        """Number of bits of the modulus, log₂ R: `bits` plus the binary digits of the number of `clients`."""
+        """Number of bits of the modulus R, log₂ R: `bits` plus the binary digits of the number of `clients`."""
         return self.bits + self.clients.bit_length()
 
     @property
@@ -64,15 +64,16 @@ class Ring:
 class MaskInRing(Transform):
     """Round each of K updates x_k, limited to [-c, c], to an integer at random, add a mask m_k, and reduce modulo R.
     Client k sends (⌊x_k/step + u_k⌋ + m_k) mod R, times the step; u_k uniform in [0, 1) makes the rounding unbiased.
-    m_k = s_k - s_(k+1), with s_k uniform in the ring (the integers modulo R) and s_(K+1) = s_1. So the masks have the
-    uniform distribution with sum 0, like masks from pairwise seeds (Bonawitz et al. 2017, §4): a single upload is
-    uniform in the ring for every update, and any K - 1 uploads are independent.
+
+    The masks have sum 0: m_k = s_k - s_(k+1), with s_k uniform in the ring (the integers modulo R) and s_(K+1) = s_1.
+    Their distribution is uniform under this condition, like masks from pairwise seeds (Bonawitz et al. 2017, §4): a
+    single upload is uniform in the ring for every update, and any K - 1 uploads are independent.
 
     An attacker with k dummies (own clients) knows the sum of the dummies' masks, and so the sum of the other K - k
     masks. The rows are then these K - k clients, and their masks have sum 0: the attacker's difference, bit for bit.
 
-    For another number of rows, row i has the mask s_i: every row is masked, and the sum cannot be read. The
-    harness passes such rows only if no attacker sees the result."""
+    For another number of rows, row i has the mask s_i: every row is masked, and the sum cannot be read. The harness
+    passes such rows only if no attacker sees the result."""
 
     random: ClassVar[bool] = True
     mixes_clients: ClassVar[bool] = True

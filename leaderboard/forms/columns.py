@@ -70,8 +70,8 @@ class Column:
 
     @property
     def spoken(self) -> str:
-        """Heading for a table without group headings. For success rates, the heading includes the interception point,
-        such as `ASR at type-1`."""
+        """Heading of the column for a table without group headings. For success rates, the heading includes the
+        interception point, such as `ASR at type-1` (attack success rate)."""
         return {"#": "Rank"}.get(self.heading, f"ASR at {self.point}" if self.cell == "rate" else self.heading)
 
     def known(self, row: Row) -> Any:
