@@ -86,8 +86,9 @@ def command(
 
 
 def listeners(tradeoff: "Tradeoff") -> Iterator[str]:
-    """Yield the names of the listeners (attackers at an interception point) for which `tradeoff` has a defense family:
-    "inside", "client", "server" or "mean", in this order."""
+    """Yield the names of the listeners (attackers at an interception point) against which `tradeoff` has measured a
+    defense family. Possible names, in this order: "inside", "client", "server", "mean". `tradeoff` is a table of
+    leakage and accuracy for defense families."""
     from bench.leaderboard import tradeoff as board
 
     for name, (point, _) in board.LISTENERS.items():
@@ -98,8 +99,10 @@ def listeners(tradeoff: "Tradeoff") -> Iterator[str]:
 def show(tradeoff: "Tradeoff", listener: str, level: str, loss: float | None = None) -> None:
     """Print a table of the ranked defense families for each data set and model of `tradeoff`, then findings in words.
 
-    - `listener`: the attacker's position, such as "server".
-    - `level`: "L1" or "L2", the bound on named examples, or "L3", the bound on reconstructed examples.
+    - `tradeoff`: table of leakage and accuracy for defense families, such as the shipped table.
+    - `listener`: the attacker's position: "inside", "client", "server" or "mean".
+    - `level`: "L1" or "L2", bounds on the share of examples that the attacker picks among candidates, or "L3", a bound
+      on the share of reconstructed examples.
     - `loss`: largest accuracy loss in percent of the undefended accuracy; None prints all families."""
     from bench.leaderboard import tradeoff as board
 
@@ -127,8 +130,8 @@ def show(tradeoff: "Tradeoff", listener: str, level: str, loss: float | None = N
 
 
 def show_ranks(own: "Tradeoff") -> None:
-    """Print the rank of each defense family in the calibration `own` among the shipped families: a line for each
-    listener (an attacker's position), data set and model."""
+    """Print the rank that each defense family in `own`, the result of a user's calibration, has among the shipped
+    families: a line for each listener (an attacker's position), data set and model."""
     from bench.leaderboard import tradeoff as board
     from bench.reference.tradeoff import with_shipped
 

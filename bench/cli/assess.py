@@ -232,7 +232,8 @@ def nvflare_filter(typed: str, rate: float, trials: int, seed: int, as_json: boo
 
 
 class Bar:
-    """Progress of an assessment on standard error: first the planned time, then a bar over the assessment's parts."""
+    """Progress display for an assessment, on standard error: first the planned time, then a bar over the assessment's
+    parts."""
 
     def __init__(self, minutes: float, *, quiet: bool) -> None:
         console = Console(stderr=True)
@@ -271,9 +272,9 @@ class Bar:
 
 
 def show(result: "Assessment", limits: dict[str, float], *, as_json: bool) -> None:
-    """Print the report `result` of an assessment, as JSON if `as_json`. `limits` map the name of a measured share, such
-    as `recognised`, to its largest allowed value. Exit with code 1 if a share for the update exceeds its limit, or if a
-    limited share was not measured; otherwise with code 0."""
+    """Print the report `result` of an assessment as text, or as JSON if `as_json`. `limits` map the name of a measured
+    share (`reconstructed`, `identified` or `recognised`) to its largest allowed value. Then exit the process: with code
+    1 if a share for the client's update exceeds its limit or was not measured, otherwise with code 0."""
     above = [
         f"{name}: " + ("not measured" if figure is None else f"{figure.share.value:.1%} is above {limit:.1%}")
         for name, limit in limits.items()

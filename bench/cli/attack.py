@@ -109,7 +109,7 @@ def opened(
 ) -> "tuple[Reading, Arrays]":
     """Return the reading (observed update) in the file `path`, and the arrays of the file `public`, name → array.
 
-    - `model`, `params`: name and parameters of the registered model.
+    - `model`, `params`: name and parameters of the model behind the reading, as registered.
     - `weights`: file with the model's weights; None: the weights in the reading file.
     - `public`: file with public examples; None: no public examples.
 

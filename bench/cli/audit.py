@@ -155,8 +155,8 @@ def _bar(runs: int) -> "Iterator[Callable[[], None]]":
 
 
 def show(audits: "Sequence[Audit]", plan: "Plan") -> None:
-    """Print a table of the audits (claimed ε and measured lower bound), then each refuted claim. Interception points
-    with equal values share a row. `plan` holds the number of runs, δ and the confidence."""
+    """Print a table of the audits (a claimed ε and the measured lower bound of ε in each row), then each refuted claim.
+    Interception points with equal values share a row. `plan` gives the number of runs and δ, for the last lines."""
     from bench.audit.foreign import WORLDS
     from bench.audit.result import VIOLATED
 

@@ -96,12 +96,18 @@ def calibrate(
     as_json: bool,
     ranks: bool = False,
 ) -> None:
-    """Run a calibration of defenses, write the trade-off of leakage and accuracy into the run folder, and print tables
-    and findings.
+    """Run a calibration of defenses (a search of the weakest strength that hides examples), write the trade-off of
+    leakage and accuracy into the run folder, and print tables and findings.
 
-    - `defenses`, `matrix_name`, `out`, `data_dir`, `device`, `jobs`, `plugins`: as in `calibrating.run`.
-    - `tracking_uri`: MLflow's address; None takes the default.
-    - `tracked`: True uploads to MLflow.
+    - `defenses`: defenses as typed after `--defense`.
+    - `matrix_name`: matrix file or preset with the attacks and trainings.
+    - `out`: run folder; finished parts in it are not repeated.
+    - `data_dir`: folder of data sets; None for the default folder.
+    - `device`: torch device.
+    - `jobs`: number of processes; None takes one per core.
+    - `plugins`: files with the user's entries.
+    - `tracking_uri`: address of the MLflow store; None takes the default store.
+    - `tracked`: True uploads the records to MLflow.
     - `as_json`: True prints the trade-off as JSON in place of tables.
     - `ranks`: True prints the defenses' ranks among the shipped families in place of tables."""
     from bench.cli import advise, calibrating

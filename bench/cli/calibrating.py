@@ -56,15 +56,15 @@ def run(
     setting) of a matrix, and return the trade-off of leakage and accuracy.
 
     - `defenses`: defenses as typed after `--defense`.
-    - `matrix_name`: matrix file or preset.
+    - `matrix_name`: matrix file or preset with the attacks and trainings.
     - `out`: run folder; finished parts in it are not repeated.
     - `data_dir`: folder of data sets; None for the default folder.
     - `device`: torch device.
     - `jobs`: number of processes; None takes one per core.
     - `plugins`: files with the user's entries.
-    - `say`: function that gets lines on the progress.
+    - `say`: function that gets lines of text on the progress.
 
-    Raises `BenchError` for a wrong name."""
+    Raises `BenchError` for an unknown defense, matrix or plug-in."""
     for plugin in plugins:
         registry.add_plugin(plugin)
     matrix, families = read(matrix_name), [_family(each) for each in entries(defenses, "--defense")]

@@ -9,8 +9,8 @@ _ALWAYS = ("dataset", "model", "defense", "point", "attack", "knowledge", "train
 
 
 def cell_lines(cells: Sequence[AnyCell]) -> list[str]:
-    """Return a line of text for each of `cells` (experiments), in the given order; settings equal in all cells are left
-    out."""
+    """Return a line of text for each of `cells` (experiments), in the given order, such as attack, defense and point;
+    settings equal in all cells are left out."""
     fields = [_fields(cell) for cell in cells]
     short = {name: distinct(each[name] for each in fields if name in each) for name in ENTRIES}
     values: dict[tuple[str, str], set[str]] = {}

@@ -23,22 +23,22 @@ _KNOWLEDGE = {
 
 
 def lines(record: schema.Record) -> list[Line]:
-    """Return the record (a cell's result) as lines of text, each (heading, text), for `bench show`."""
+    """Return the `record` (a cell's result) as lines of text for `bench show`: pairs (heading, text)."""
     cell = record.cell
     text = _training(cell, record) if isinstance(cell, TrainingCell) else _attack(cell, record)
     return [*text, *_answered(record)]
 
 
 def interval(value: schema.Share | None) -> str:
-    """Return a share with its 95 % interval as text, such as 67 % [21–94 %]; None becomes a dash."""
+    """Return the share `value` with its 95 % interval as text, such as 67 % [21–94 %]; None becomes a dash."""
     if value is None:
         return NONE
     return f"{share(value.value)} [{numbers.interval((value.low, value.high))}]"
 
 
 def asr(summary: schema.Summary) -> str:
-    """Return the attack success rate in the `summary` of a cell (an experiment) as text, with its interval; "≥" marks a
-    lower bound."""
+    """Return the attack success rate in `summary` (an attack's scores over all examples) as text, with its 95 %
+    interval; "≥" marks a lower bound."""
     return ("≥ " if summary.lower_bound else "") + interval(summary.asr)
 
 
@@ -245,8 +245,8 @@ def _federated(federated: Federated, client_examples: int | None) -> str:
 
 
 def headline(record: schema.Record) -> str:
-    """Return the main result of a cell (an experiment) as text: success rate of an attack or accuracy of a training;
-    empty without a result."""
+    """Return the main result in the `record` of a cell (an experiment) as text: success rate of an attack or accuracy
+    of a training; empty without a result."""
     if record.attack is not None:
         return asr(record.attack.summary) if record.attack.summary else "nothing left"
     return share(record.training.accuracy, 1) if record.training is not None else ""

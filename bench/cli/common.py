@@ -36,8 +36,9 @@ def _params(context: click.Context, option: click.Parameter, texts: tuple[str, .
 
 
 def params_option(flag: str, name: str, text: str) -> Callable[..., Any]:
-    """Return a click option for the parameters of an entry (such as an attack), typed as KEY=VALUE and repeatable.
-    `flag` is the option, such as `--set`; `name` is the command's argument; `text` is the help."""
+    """Return a decorator that adds an option for an entry's parameters (such as an attack's) to a click command; the
+    user types KEY=VALUE, several times if needed. `flag` is the option, such as `--set`. `name` is the argument through
+    which the command function gets the parameters; `text` is the help."""
     return click.option(flag, name, multiple=True, metavar="KEY=VALUE", callback=_params, help=text)
 
 
@@ -73,7 +74,7 @@ run = click.argument("run", type=PATH, required=False, callback=lambda context, 
 
 
 def tracking(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options `--tracking-uri` and `--no-tracking`, for uploads to MLflow, to a click command."""
+    """Decorate a click command: add the options `--tracking-uri` and `--no-tracking`, for uploads to MLflow."""
     return _tracking_uri(_no_tracking(command))
 
 
@@ -82,8 +83,8 @@ def print_json(content: Any) -> None:
 
 
 def console(least: int = 80) -> Console:
-    """Return a console for standard output: as wide as the terminal, within `least` to 140 columns; 100 columns without
-    a terminal."""
+    """Return a rich console for standard output: as wide as the terminal, but at least `least` and at most 140 columns;
+    100 columns without a terminal."""
     width = shutil.get_terminal_size((100, 24)).columns
     return Console(width=min(max(width, least), 140), highlight=False)
 
@@ -93,7 +94,8 @@ def _printable(cell: str) -> Text:
 
 
 def print_table(heads: Sequence[str], rows: Sequence[Sequence[str | Text]]) -> None:
-    """Print a table of `rows` below bold `heads`. Columns wrap to the terminal's width; empty columns are left out."""
+    """Print a table: `rows` of cells of text, below the column titles `heads`. Columns wrap to the terminal's width;
+    empty columns are left out."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", show_header=any(heads))
     filled = [column for column in range(len(heads)) if any(row[column] for row in rows)]
     for column in filled:

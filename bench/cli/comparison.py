@@ -63,7 +63,7 @@ class Comparison:
     configuration: tuple[Difference, ...]
     """Settings that differ."""
     provenance: tuple[str, ...]
-    """Parts of code or weights that differ, in words."""
+    """Parts of code or weights that differ between the two cells, as texts."""
     unpaired: str | None
     """Reason why the two cells have no paired difference; None if `paired` is given."""
     paired: PairedDifference | None
@@ -71,6 +71,8 @@ class Comparison:
 
 
 def compare(a: Record, b: Record) -> Comparison:
+    """Return the differences in configuration and code between the cells (experiments) of the records `a` and `b`, and
+    the paired difference in leakage if their examples match."""
     reason = unpaired(a, b)
     fields = (record.cell.model_dump(mode="json") for record in (a, b))
     return Comparison(
@@ -89,8 +91,9 @@ def _of_same_entries(a: Record, b: Record) -> Provenance:
 
 
 def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Difference]:
-    """Yield the settings with different values in the configurations `a` and `b` of two cells (experiments). If an
-    entry (such as the attack) has different names, the names with their parameters are a single difference."""
+    """Yield the settings with different values in the configurations `a` and `b` of two cells (experiments), both
+    setting → value. If an entry (such as the attack) has different names, the names with their parameters are a single
+    difference."""
     for key in sorted({*a, *b}):
         first, second = a.get(key, "absent"), b.get(key, "absent")
         if first == second:

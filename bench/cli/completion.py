@@ -10,8 +10,8 @@ Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]
 
 
 def entries(kind: str, *, several: bool = False) -> Completer:
-    """Return a shell completer for the names of registered entries of the `kind` "attacks", "defenses", "datasets" or
-    "models". `several` True completes the last name in a comma-separated list."""
+    """Return a completion function for a click option: it completes the names of registered entries of the `kind`
+    "attacks", "defenses", "datasets" or "models". `several` True completes the last name in a comma-separated list."""
 
     def complete(context: click.Context, option: click.Parameter, typed: str) -> list[CompletionItem]:
         from bench.registry import entries as registry

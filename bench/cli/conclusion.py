@@ -59,10 +59,10 @@ def announce(
 ) -> None:
     """Print on `console` the plan of a run: the number of cells (experiments), the workers and the estimated time.
 
-    - `title`: first line.
+    - `title`: text of the first line.
     - `schedule`: the cells to run.
-    - `pool`: the workers.
-    - `span`: least and most expected CPU seconds; None leaves them out."""
+    - `pool`: number and kind of the worker processes.
+    - `span`: least and most CPU seconds that similar published runs took; None leaves them out."""
     console.print(Text(sanitize(title), style="bold"))
     about = estimate(schedule.seconds, span, pool.jobs or 1) + ("" if pool.jobs else " of one core")
     others = f"{len(schedule.done)} done before, {len(schedule.impossible)} n/a"
@@ -86,9 +86,9 @@ class Ending:
     request: Request
     """The user's request: matrix, plug-ins and options."""
     published: Sequence[PublishedFigures]
-    """Results from papers, printed next to the run's trainings."""
+    """Results from papers that are printed for comparison with the run's trainings."""
     mlflow: str
-    """A line about the upload to MLflow."""
+    """A line of text about the upload to MLflow."""
     verbose: bool = False
     """True also prints the gain from knowledge of the defense, the caveats for ε and the legend."""
     joined: Joined | None = None
@@ -98,8 +98,8 @@ class Ending:
 
 
 def conclude(console: Console, ending: Ending) -> None:
-    """Print the last lines of a run on `console`: tables of its records, failures, and lines about leakage, evidence
-    and next steps.
+    """Print the last lines of the finished run `ending` on `console`: tables of its records, failures, and lines about
+    leakage, evidence and next steps.
 
     For a suite of defenses, standings replace the tables (unless `verbose`). Defenses that are not published get a
     summary in place of the lines. If all defenses are published, a line compares the repeated cells with the published
@@ -259,12 +259,12 @@ def _evidence(conditions: Sequence[Condition], records: Sequence[Record]) -> Ite
 
 
 def upload_line(run: Path, tracking_uri: str | None, uploaded: UploadResult | None, waiting: str | None) -> str:
-    """Return a line of text about a run's upload to MLflow.
+    """Return a line of text about a run's upload to MLflow, for the end of a command.
 
     - `run`: run folder.
-    - `tracking_uri`: the store's address; None or "" for the default store.
+    - `tracking_uri`: the MLflow store's address; None or "" for the default store.
     - `uploaded`: result of the upload; None if no upload was requested.
-    - `waiting`: reason why records are not uploaded yet, or None."""
+    - `waiting`: reason why records are not uploaded yet; None: no reason."""
     if uploaded is None:
         return f"not requested; `bench sync {run}` uploads"
     if waiting:

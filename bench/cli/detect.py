@@ -108,8 +108,9 @@ def _null(cell: "AttackCell", bench: "Bench", models: int, given: Path | None, n
 
 
 def show(rows: "Sequence[Row]") -> None:
-    """Print the table `rows`: a line for each attack and round, with the share of received models that all detectors
-    together detect, and the share for each detector with an alarm."""
+    """Print a table of `rows`, attacks by a malicious server that chooses the weights: a line for each attack and
+    round, with the share of received models that all detectors together detect, and the share for each detector with an
+    alarm."""
     from bench.detection.thresholds import UNION
 
     lines = []

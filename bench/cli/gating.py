@@ -28,23 +28,25 @@ class Decisive:
     both come from the base revision, not from the checkout."""
 
     baseline: Baseline
-    """Earlier records, allowed margins, and the request that made the records."""
+    """Earlier records, margins (the smallest worsening that counts, by metric), and the request that made the
+    records."""
     path: Path
     """File of the baseline."""
     matrix: bytes | None
     """Content of the matrix file in the base revision; None takes the file or preset in the checkout."""
     occasion: Occasion
-    """Changes to baseline or matrix in the tested commit, with remarks."""
+    """Changes that the tested commit makes to baseline or matrix, with remarks on them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """Result of comparing a run with a baseline."""
+    """Result of the gate: a run compared with a baseline (records of an earlier run)."""
 
     verdict: Verdict
-    """Verdict of the gate."""
+    """The gate's outcome (`weaker`, `inconclusive`, `changed` or `pass`), with a comparison for each defense, point and
+    metric."""
     run: Path
-    """The run folder."""
+    """Folder of the compared run."""
     pairs: tuple[tuple[Record, Record], ...]
     """Pairs (record of the baseline, record of the run) that were compared."""
 
@@ -118,10 +120,11 @@ def compare(
     device: str,
     jobs: int | None,
 ) -> Compared:
-    """Compare a run with the baseline in `decisive`, and return the gate's verdict with the compared records.
+    """Compare a run with the baseline in `decisive` (records of an earlier run), and return the gate's verdict, whether
+    a defense has become weaker, with the compared records.
 
     - `run`: run folder; None first runs the baseline's matrix, into `out` (None: `runs/gate`).
-    - `margins`: metric → smallest worsening that counts; these replace the baseline's.
+    - `margins`: metric → smallest worsening that counts as weaker; these replace the baseline's margins.
     - `data_dir`, `device`, `jobs`: as for `bench run`.
 
     Raises `BenchError` for a mistake in the matrix, an incomplete run, and an unknown metric."""
@@ -171,9 +174,9 @@ def _run(
 
 
 def matrix_of(requested: Request, text: bytes | None) -> Matrix:
-    """Return the matrix of the request `requested`, after loading the request's plug-ins. `text` is the content of the
-    matrix file in the base revision; None reads the file in the checkout. Raises `BenchError` for a mistake in matrix
-    or plug-in."""
+    """Return the matrix that the request `requested` names, after loading the request's plug-ins. `text` is the content
+    of the matrix file in the base revision; None reads the file in the checkout. Raises `BenchError` for a mistake in
+    matrix or plug-in."""
     for plugin in requested.plugins:
         registry.add_plugin(plugin)
     return read(
@@ -201,8 +204,8 @@ def _matrix_file(asked: Request | None) -> str | None:
 
 
 def places(defenses: set[str]) -> dict[str, Place]:
-    """Return the source line of each defense's class, for annotations in CI: defense name → place. Names outside the
-    repository are left out. `defenses` are the names."""
+    """Return where each of `defenses` (names) is defined, for annotations in CI: defense name → file and line of its
+    class. Defenses outside the repository are left out."""
     root = revision.root()
     if root is None:
         return {}

@@ -40,8 +40,8 @@ def by_prefix(prefix: str, run: Path | None) -> tuple[Path, Record]:
 
 
 def shown_records(run: Path) -> list[Record]:
-    """Return the readable records (results of cells) in the run folder `run`; print the faults of unreadable records,
-    and their number, on standard error."""
+    """Return the readable records (results of cells) in the run folder `run`. The faults and the number of unreadable
+    records are printed on standard error."""
     found, faults = records.readable(run)
     for fault in faults:
         click.echo(sanitize(f"passed over: {fault}", LONG), err=True)

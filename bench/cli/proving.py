@@ -33,9 +33,9 @@ class Planted:
     """A test of the gate: a weakening planted in a defense, and the metrics that reveal the weakening."""
 
     plant: str
-    """Name of the weakening, such as halved noise."""
+    """Name of the weakening, such as `noise halved`."""
     defense: str
-    """The defense with its parameters."""
+    """The weakened defense, with its parameters."""
     acts: bool
     """True if the weakening changes a reading (an observed update). It changes none if, for example, a defense without
     normal noise gets its noise halved."""
@@ -45,12 +45,13 @@ class Planted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """Result of testing a gate's baseline with planted weakenings: the weakenings that the gate detects."""
+    """Result of `bench gate --prove`, which plants weakenings in defenses to test that the gate, with its baseline
+    (records of an earlier run), calls them weaker."""
 
     plants: tuple[Planted, ...]
-    """Results, one for each weakening and defense."""
+    """Test results, one for each weakening and defense."""
     sees: Mapping[str, float]
-    """Map from metric to the smallest worsening that the gate calls weaker for every defense and point."""
+    """Metric → smallest worsening that the gate would call weaker for every defense and interception point."""
 
     @property
     def exit_code(self) -> int:
@@ -77,12 +78,13 @@ def prove(
     jobs: int | None,
 ) -> Proof:
     """Test a gate's baseline (records of an earlier run): plant two weakenings in every defense of its matrix, run the
-    matrix, and compare. Return the weakenings that the gate detects.
+    matrix, and compare with the baseline. Return for each weakening whether the gate detects it.
 
     - `decisive`: the baseline with its matrix.
     - `whole`: verdict of the same baseline without a weakening.
-    - `margins`: margins by metric that replace the baseline's.
-    - `data_dir`, `device`, `jobs`: as for `bench run`.
+    - `margins`: metric → smallest worsening that counts as weaker; these replace the baseline's margins.
+    - `data_dir`, `device`, `jobs`: folder of data sets (None: default), torch device, number of processes (None:
+      chosen).
 
     Raises `BenchError` for a baseline without a matrix."""
     before, asked = decisive.baseline, decisive.baseline.request
@@ -112,8 +114,8 @@ def prove(
 
 
 def lines(proof: Proof) -> list[str]:
-    """Return the result of `bench gate --prove` as lines of text, one for each planted weakening: detected, missed, or
-    without effect."""
+    """Return the result `proof` of `bench gate --prove`, a test of the gate with planted weakenings, as lines of text:
+    one for each weakening, detected, missed or without effect."""
     said = []
     for one in proof.plants:
         answer = f"seen by {', '.join(one.metrics)}" if one.metrics else "MISSED" if one.acts else "changes no reading"
@@ -122,8 +124,8 @@ def lines(proof: Proof) -> list[str]:
 
 
 def show(proof: Proof, whole: Verdict, *, as_json: bool) -> None:
-    """Print the result of `bench gate --prove`, a test of the gate with planted weakenings, as JSON if `as_json` is
-    True. `whole` is the verdict without a weakening."""
+    """Print the result `proof` of `bench gate --prove`, a test of the gate with planted weakenings, as text, or as JSON
+    if `as_json` is True. `whole` is the gate's verdict without a weakening."""
     if as_json:
         common.print_json({"without": whole.outcome, **proof.json()})
         return

@@ -24,10 +24,10 @@ def repeat(path: Path, data_dir: Path | None, device: str, plugins: Sequence[str
     """Repeat a published cell (experiment): run the cell of the record at `path` in a temporary folder, and print the
     differences between the two records. Return 0 if both records agree, otherwise 1.
 
-    - `data_dir`: folder for data sets; None for the default folder.
-    - `device`: torch device.
-    - `plugins`: files with entries.
-    - `as_json`: True prints JSON.
+    - `data_dir`: folder of data sets; None for the default folder.
+    - `device`: torch device on which the cell runs.
+    - `plugins`: files with a user's attacks, defenses, data sets or models.
+    - `as_json`: True prints the differences as JSON, in place of text.
 
     Raises `BenchError` if the cell crashes now, but did not before."""
     old = store.read(path, foreign=True)

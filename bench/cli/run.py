@@ -324,8 +324,8 @@ def _execute(prepared: "PreparedRun", options: _Options) -> int:
 
 
 def overrides() -> list[str]:
-    """Return the typed options of `bench run` that change the matrix, such as `--scale`; with any of them, a suite's
-    run is not ranked."""
+    """Return those options on the current command line of `bench run` that change the matrix, such as `--scale`. With
+    any of them, the run of a suite (a frozen matrix) is not ranked."""
     return _options(but=(*_FREE, *_OF_ATTACKS))
 
 

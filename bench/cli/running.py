@@ -56,16 +56,16 @@ class PreparedRun:
     request: Request
     """The user's request: matrix, plug-ins and options."""
     matrix: Matrix
-    """The matrix, with its axes."""
+    """The matrix: lists of values, whose combinations are cells."""
     cells: tuple[PlannedCell, ...]
     """All cells of the matrix, with their groups."""
     schedule: RunSchedule
-    """Cells that remain to run, in order."""
+    """Cells without a valid record, in the order of their runs."""
     span: tuple[float, float] | None
-    """Least and most CPU seconds that published defenses took for the remaining cells; None if no defense ran them
-    all."""
+    """Least and most CPU seconds that a published defense took for cells like the remaining cells; None if no defense
+    has run all of them."""
     folder: Path
-    """Run folder."""
+    """Run folder, for records and arrays."""
     data_dir: Path | None
     """Folder for data sets; None for the default folder."""
     jobs: int | None
@@ -81,13 +81,13 @@ def prepare(
     jobs: int | None,
     shard: tuple[int, int] | None = None,
 ) -> PreparedRun:
-    """Expand the matrix of a `request` to cells (experiments), and schedule the cells without a valid record.
+    """Expand the matrix of a user's `request` to cells (experiments), and schedule the cells without a valid record.
 
-    - `matrix`: the matrix; None reads the requested matrix.
+    - `matrix`: the matrix, if already read; None reads the matrix that `request` names.
     - `out`: run folder; None names the folder after the matrix.
     - `data_dir`: folder for data sets; None for the default folder.
     - `jobs`: number of worker processes; None chooses the number.
-    - `shard`: (number, count), to run a part of the matrix; None runs the whole matrix.
+    - `shard`: (number, count), to run part `number` of `count` parts of the matrix; None runs the whole matrix.
 
     Raises `BenchError` for a mistake in the matrix."""
     for plugin in request.plugins:
@@ -157,14 +157,14 @@ def execute(
     - `device`: torch device, or `auto`.
     - `quiet`: True shows no progress and tables, and writes messages to standard error.
     - `tracking_uri`: address of the MLflow store; None disables MLflow, "" means the default store.
-    - `include_pictures`: True uploads pictures from private data.
+    - `include_pictures`: True uploads pictures of examples also for private data sets.
     - `overrides`: typed options that change the matrix; a suite's run is then not ranked.
     - `time_limit`: seconds allowed for a cell; None: no limit.
     - `executor`: address of a Dask cluster; None: processes on this machine.
     - `rows`: number of readings (observed updates) attacked at once; None: as many as the GPU holds.
     - `verbose`: True also prints the gain from knowing the defense, the caveats for ε and the legend.
 
-    Raises the errors of `record.folder.locked` and `sweep.session.run_schedule`."""
+    Raises `BenchError` for a run folder in use by another run, and the errors of `sweep.session.run_schedule`."""
     began = time.monotonic()
     console = Console(stderr=quiet, highlight=False)
     pool_device = "cpu" if executor else chosen_device(device)  # a cluster's workers choose for themselves

@@ -94,7 +94,8 @@ class Screen(Observer):
 
 
 def training_line(cell: AnyCell, progress: TrainingProgress) -> str:
-    """Return a line of text about the `progress` of the training `cell`: finished rounds, accuracy, ε and time left."""
+    """Return a line of text about the `progress` of the training experiment `cell`: finished rounds, accuracy, ε and
+    time left."""
     spent = "" if progress.epsilon is None else f" · ε {progress.epsilon:.2f} (paper)"
     return (
         f"{cell.dataset.name} · {cell.defense.name} · round {progress.round}/{progress.rounds} · "
@@ -103,5 +104,5 @@ def training_line(cell: AnyCell, progress: TrainingProgress) -> str:
 
 
 def say(console: Console, line: str, style: str = "") -> None:
-    """Print a `line` of untrusted text on `console` in the given `style`; markup in the line has no effect."""
+    """Print a `line` of untrusted text on `console` in the rich style `style`; markup in the line has no effect."""
     console.print(sanitize(line, LONGEST), markup=False, style=style)

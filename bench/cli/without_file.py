@@ -49,7 +49,7 @@ class TypedAxes:
 
 
 def options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of a run without a matrix file, such as `--dataset` and `--batch`, to a click command."""
+    """Decorate a click command: add the options of a run without a matrix file, such as `--dataset` and `--batch`."""
     added = (
         *(
             click.option(f"--{axis}", multiple=True, metavar="NAMES", help=words, shell_complete=complete)
@@ -80,8 +80,9 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def document(given: TypedAxes, defenses: tuple[str, ...]) -> dict[str, Any]:
-    """Return the content of a matrix file (TOML) for the typed axes `given` and `defenses`; the undefended baseline
-    `none` is added. Raises `BenchError` with the name of a wrong option."""
+    """Return the content of a matrix file (TOML) as a dictionary, for the typed axes `given` (values of each axis) and
+    the typed `defenses`; the undefended baseline `none` is added. Raises `BenchError` with the name of a wrong
+    option."""
     datasets = _entries("dataset", given.dataset or ("digits",))
     attacks = _entries("attack", given.attack or ("cpl", "gradinv", "map"))
     values = {

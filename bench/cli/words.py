@@ -5,8 +5,8 @@ from difflib import get_close_matches
 
 
 def meant(name: str, known: Iterable[str], otherwise: str) -> str:
-    """Return a question that suggests the name in `known` nearest to the mistyped `name`; if none is near, return
-    `otherwise`."""
+    """Return a question for an error message that suggests the name in `known` nearest to the mistyped `name`; if no
+    name is near, return the text `otherwise`."""
     near = get_close_matches(name[:100], list(known), n=1, cutoff=0.5)
     return f"did you mean {near[0]!r}?" if near else otherwise
 
@@ -19,8 +19,8 @@ def duration(seconds: float) -> str:
 
 
 def estimate(seconds: float, span: tuple[float, float] | None, jobs: int) -> str:
-    """Return the expected wall time of CPU `seconds` on `jobs` workers, as text. `span` holds the least and most CPU
-    seconds of published runs; None leaves them out."""
+    """Return a text on the wall time to expect for CPU `seconds` on `jobs` workers. `span` holds the least and most CPU
+    seconds that similar published runs took; None leaves them out."""
     if span is None:
         return duration(seconds / jobs)
     least, most = (duration(end / jobs) for end in span)
