@@ -12,8 +12,8 @@ from bench.trip import Budget, Reading
 
 @dataclass(frozen=True, kw_only=True)
 class GradInv(MatchingAttack):
-    """Inverting gradients: minimise cosine distance to the observed update plus total variation, with the authors'
-    settings."""
+    """Inverting gradients: minimise the cosine distance between the candidates' gradient and the observed update, plus
+    the candidates' total variation, with the authors' settings."""
 
     reference = "Geiping et al. 2020"
     knowledge = ("plain", "adaptive")

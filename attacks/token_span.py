@@ -154,7 +154,8 @@ class _Net:
         )
 
     def inputs(self, path: str, texts: Tensor) -> Tensor:
-        """Return the inputs of the layer at `path` for `texts`, each followed by 1: (text, position, value + 1)."""
+        """Return the inputs of the layer at `path` for `texts` (text, position), each followed by 1: (text, position,
+        value + 1)."""
         kept: list[Tensor] = []
 
         def keep(layer: nn.Module, arguments: tuple[Tensor, ...]) -> None:
@@ -170,8 +171,12 @@ class _Net:
         return torch.cat([kept[0], kept[0].new_ones(*kept[0].shape[:-1], 1)], -1)
 
     def telling(self, gradients: Tensors, limit: int) -> "_Outside":
-        """Return the directions outside the gradients' row space for the next attention layer; without such a layer,
-        for the layer with the greatest rank. Layers with a full row space are the last choice."""
+        """Select the layer whose gradient decides best whether a whole text is right: the next attention layer, or
+        without such a layer, the layer with the greatest rank. Layers with a full row space are the last choice. Return
+        the directions outside the row space of the layer's gradient.
+
+        - `gradients`: the reading, name → (*shape).
+        - `limit`: largest possible rank, the number of tokens behind the reading."""
         several = [_Outside.of(self, paths, gradients, limit) for paths in self.whole]
         attention = len(self.whole[-1]) >= len(self.single) > 1
         ranked = [(one.exact, attention and n == len(several) - 1, one.rank, n) for n, one in enumerate(several)]
@@ -263,8 +268,8 @@ class _Outside:
         return cls(path=paths[0], basis=basis, null=right[rank:].mT, rank=rank, exact=exact)
 
     def squares(self, inputs: Tensor) -> Tensor:
-        """Return the share of each vector's squared length that is outside the row space: (...,). `inputs` (..., value
-        + 1) are the vectors."""
+        """Return the share of each vector's squared length that is outside the gradient's row space: (...,). `inputs`
+        (..., value + 1) are the vectors."""
         inside = inputs @ self.basis
         return (inside @ self.null).square().sum(-1) / inside.square().sum(-1)
 
@@ -304,15 +309,18 @@ class _Search:
         self._lists = [column.nonzero()[:, 0] for column in candidates.mT[: self._longest]]
 
     def loss(self, texts: Tensor) -> Tensor:
-        """Return the loss of each text (text,): the share of its vectors' squared length outside the row space,
-        averaged over its tokens."""
+        """Return the loss of each text in `texts` (text, position): (text,). The loss is the share of a token vector's
+        squared length outside the gradient's row space, averaged over the text's tokens."""
         present = (texts != PAD).double()
         squares = self._whole.squares(self._net.inputs(self._whole.path, texts.double()))
         return (squares * present).sum(1) / present.sum(1)
 
     def improve(self, draws: list[np.random.Generator], known: set[tuple[int, ...]]) -> dict[tuple[int, ...], float]:
-        """Search from a random text for each generator in `draws`, until no exchange of tokens lowers the loss. Return
-        a map from text to loss. Random texts prefer tokens that are in no `known` text."""
+        """Search for texts with a low loss: from a random text, exchange tokens until no exchange lowers the loss.
+        Return a map from the last text of each search (token ids) to its loss.
+
+        - `draws`: random generators, one for each search.
+        - `known`: texts from earlier searches; random texts prefer tokens that are in none of them."""
         texts = torch.stack([self._start(random, known) for random in draws])
         with torch.no_grad():
             losses = self.loss(texts)

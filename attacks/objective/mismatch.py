@@ -169,12 +169,13 @@ class Mismatch:
         return {name: value.unflatten(0, (len(inputs), rows)) for name, value in flat.items()}
 
     def of_shown(self, simulated: Tensors, observed: Tensors) -> Tensor:
-        """Return the distance (reading,) between simulated and actual observations (reports on the victims). Usually
-        this is the field `distance`. If the description gives a likelihood p of the defense's random draws, the result
-        is -2v log p with the noise variance v. With the field `exact`, the result is minus the observation's log
-        density, if the description has a density.
+        """Return the distance (reading,) between simulated and actual observations (reports on the victims).
 
-        - `simulated`, `observed`: an observation of each reading, name → (reading, *shape)."""
+        - `simulated`, `observed`: an observation of each reading, name → (reading, *shape).
+
+        Usually the distance is given by the field `distance`. If the description gives a likelihood p of the defense's
+        random draws, the result is -2v log p with the noise variance v. With the field `exact`, the result is minus the
+        observation's log density, if the description has a density."""
         description = self.reading.description
         if description is not None and self.exact and len(self.reading.rounds) == 1:
             density = description.log_density(simulated, observed)

@@ -26,13 +26,13 @@ class Mixed:
     """Number of originals."""
 
     def inputs(self, u: Tensor) -> Tensor:
-        """Return originals' inputs and logits of their mixing shares, both in (..., example, value + examples), for the
-        variables `u` of the same shape."""
+        """Return the originals' inputs and the logits of their mixing shares, (..., example, value + examples). `u` are
+        the search variables, with the same shape."""
         return self.with_energy(u)[0]
 
     def variables(self, x: Tensor) -> Tensor:
-        """Return the variables for originals' inputs and logits of their mixing shares, `x` (..., example, value +
-        examples), in the same shape."""
+        """Return the search variables (..., example, value + examples). `x` are the originals' inputs and the logits of
+        their mixing shares, with the same shape."""
         logits = (self._last(x) - self._own(x)) / _SPREAD
         return self._both(self.inner.variables(x[..., : -self.examples]), logits)
 

@@ -25,9 +25,9 @@ def aggregate_variance(rho: float) -> float:
 
 
 def least_factor_variance(q: float) -> float:
-    """Return the least useful ρ, max(0, 2q - 1). ρ is the variance of the random factor on a received noise share in
-    the defense NISS; `q` is the share of a client's neighbours that collude with the server. From this ρ on, the noise
-    variance on a single upload is at least a client's own noise variance (NISS, theorem 3)."""
+    """Return max(0, 2q - 1), the least ρ with which a single upload in the defense NISS has at least a client's own
+    noise variance (NISS, theorem 3). ρ is the variance of the random factor on a received noise share; `q` is the share
+    of a client's neighbours that collude with the server."""
     return max(0.0, 2 * q - 1)
 
 

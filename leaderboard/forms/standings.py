@@ -40,7 +40,7 @@ class Figures:
     name: str
     """The defense's short name."""
     points: tuple[str, ...]
-    """Leakage (mean success rate of attackers) at each interception point, in the order of `columns`."""
+    """Leakage (mean success rate of attackers) at each interception point, from inside the client outwards."""
     intervals: tuple[str, ...]
     """95 % confidence interval for the leakage at each point."""
     recognised: str
