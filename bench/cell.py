@@ -303,19 +303,20 @@ class AttackCell(_Cell):
     model: Entry
     """Attacked model, with its parameters."""
     weights: Annotated[Weights, IN_ID] = InitialWeights()
-    """The model's weights at the attacked gradient."""
+    """Weights of the model in the attacked round: untrained, from a file, or from a checkpoint of a training."""
     federated: Federated
-    """Federated setting."""
+    """Federated setting: clients, local training and upload."""
     attack: Annotated[Entry, ATTACKER]
-    """Attack."""
+    """Attack, with its parameters."""
     knowledge: Annotated[Knowledge, IN_ID, ATTACKER] = "plain"
-    """Knowledge about the defense: `plain`, `adaptive` or `black-box`."""
+    """The attacker's knowledge about the defense: none (`plain`), its public description (`adaptive`), or runs of the
+    defended round on chosen examples (`black-box`)."""
     grants: Annotated[Grants, IN_ID] = Grants()
-    """The attacker's knowledge in addition to the reading."""
+    """The attacker's permissions in addition to the reading (observed update) and the knowledge about the defense."""
     point: Annotated[str, VARIED]
     """Interception point, the attacker's position in a round: `type-2`, `type-1`, `type-0` or `aggregate`."""
     defense: Annotated[Entry, VARIED]
-    """Defense."""
+    """Defense of the clients or the server, with its parameters; `none` for an undefended round."""
     draw: Annotated[int, Field(ge=0, description="which draw of the defense's noise"), IN_ID, VARIED] = 0
     """Number of the draw of the defense's noise; another number gives other noise on the same victims."""
     seed: Annotated[int, Field(ge=0), IN_ID, VARIED] = 0
@@ -327,7 +328,8 @@ class AttackCell(_Cell):
     chunk: Annotated[int, Field(ge=1, description="readings in memory at once"), IN_ID, ATTACKER] = 32
     """Number of readings that the attack holds in memory at the same time."""
     reference: Annotated[bool, Field(description="compute the linear-Gaussian reference beside it"), ATTACKER] = False
-    """Whether to compute the linear-Gaussian reference (`reference_db` in the record)."""
+    """Whether to compute, for comparison, the PSNR of the best estimate if the gradient were linear in the examples
+    (`reference_db` in the record)."""
     after: Annotated[
         tuple[Sha256, ...],
         Field(description="cells before it in a cascade, by id: it attacks the readings that they left"),
@@ -337,8 +339,9 @@ class AttackCell(_Cell):
     """Ids of the earlier cells in the cascade (attacks one after the other); readings whose examples all leaked to
     these cells are not attacked again."""
     victims: Annotated[str | None, Field(min_length=1, description="which draw of victims"), NOT_AN_AXIS] = None
-    """Key of a second sample of victims (`bench.matrix.suites.draw_key`), with equal weights; None: the matrix's own
-    sample."""
+    """Key by which other victims are drawn, at equal weights (`bench.matrix.suites.draw_key`), or the half of the
+    training split from which they come in a calibration (`tuning`, `scoring`); None: the usual victims, drawn by the
+    seed."""
 
     @property
     def senders(self) -> int:

@@ -17,9 +17,9 @@ class Epsilon:
     adversary: str
     """The adversary's access, in words: the released models, or an interception point in a round."""
     epsilon: float | None
-    """ε, at least 0; None: absent, with the reason in `absent`."""
+    """ε of the (ε, δ) guarantee, at least 0; None: no ε exists, with the reason in `absent`."""
     delta: float
-    """δ, in [0, 1); 0 for pure ε."""
+    """δ of the (ε, δ) guarantee, in [0, 1); 0 for pure ε."""
     q: float
     """Sampling rate: probability that a step or round uses the protected example or client, in (0, 1]."""
     steps: int

@@ -82,7 +82,8 @@ def _concatenated(contents: Sequence[Any]) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Victims:
-    """The true examples behind the readings (observed updates) in a cell (an experiment), known to the harness only."""
+    """The true examples behind the readings (observed updates) in a cell (an experiment), known to the harness only. A
+    sender is a client whose update enters a reading; a step is a local step."""
 
     inputs: Tensor
     """(reading, sender, step, example, *shape): inputs in [0, 1]."""
@@ -326,15 +327,16 @@ class Simulator(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """Everything known to a server before a round, for an attack with chosen weights (`Attack.craft`). No field holds a
-    victim's update, example or label, except a granted gallery: candidates with the victims' examples among them."""
+    """Everything known to an attacking server before a round, to choose the round's weights (`Attack.craft`). No field
+    holds a victim's update, example or label, except a granted gallery: candidates with the victims' examples among
+    them."""
 
     model: nn.Module
     """Model in eval mode; its parameters are in `weights`."""
     weights: Tensors
-    """The round's honest weights, name → (*shape)."""
+    """The weights that an honest server would send, name → (*shape)."""
     kind: Kind
-    """Kind of data."""
+    """Kind of data: images, table rows or texts."""
     shape: tuple[int, ...]
     """Shape of an example."""
     classes: int
@@ -342,15 +344,15 @@ class Server:
     steps: int
     """L, the number of local steps behind a reading (an observed update)."""
     examples: int
-    """Number of examples behind each reading, over all local steps and senders."""
+    """Number of examples behind each reading, over all local steps and clients."""
     public_inputs: Tensor
-    """(example, *shape): the public split, or draws from the granted distribution (`bench.answer.public`)."""
+    """(example, *shape): public examples, or random draws in their place (`bench.answer.public`)."""
     public_labels: Tensor
-    """(example,): class numbers; -1 if unknown."""
+    """(example,): class numbers for `public_inputs`; -1 if unknown."""
     gallery_inputs: Tensor | None = None
     """(candidate, *shape): granted candidates, in random order; None without the grant."""
     gallery_labels: Tensor | None = None
-    """(candidate,): class numbers; None without the grant."""
+    """(candidate,): class numbers for `gallery_inputs`; None without the grant."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -378,7 +380,7 @@ class Reading(ByReading):
     model: nn.Module
     """Model in eval mode; its parameters are in `weights`."""
     kind: Kind
-    """Kind of data."""
+    """Kind of data: images, table rows or texts."""
     shape: tuple[int, ...] = field(metadata=SHARED)
     """Shape of an example."""
     value_range: tuple[float, float]
@@ -472,7 +474,7 @@ class Reading(ByReading):
 
     @property
     def batches(self) -> tuple[int, ...]:
-        """Number of examples in each local step, for a single client."""
+        """Number of examples in each local step for a single client: an item for each step."""
         if not self.ragged:
             return (self.point.examples(batch=self.batch, steps=self.steps, senders=1) // self.steps,) * self.steps
         whole, rest = divmod(self.client_examples, self.batch)
@@ -500,9 +502,9 @@ class Reconstruction(ByReading):
     """An attack's result: the examples behind each reading (observed update), in any order."""
 
     inputs: Tensor = field(metadata=READING)
-    """(reading, example, *shape): inputs as optimised, not clipped."""
+    """(reading, example, *shape): reconstructed inputs, as optimised, not clipped."""
     labels: Tensor = field(metadata=READING)
-    """(reading, example): class numbers; -1 if the attack names none."""
+    """(reading, example): class numbers claimed by the attack; -1 for an unknown label."""
     loss: Tensor = field(metadata=READING)
     """(reading,): final value of the attack's objective."""
     evaluations: Tensor = field(metadata=READING)
@@ -512,7 +514,7 @@ class Reconstruction(ByReading):
     restarts: Tensor = field(metadata=READING)
     """(reading,): number of restarts used."""
     status: tuple[Status, ...] = field(metadata=READING)
-    """(reading,): "ok", "diverged" or "nan" for each attacked reading."""
+    """(reading,): "ok", "diverged" or "nan" (a value that is not finite) for each attacked reading."""
     history: tuple[tuple[int, tuple[float, ...]], ...] = field(default=(), metadata=MARK)
     """Loss history: a pair (evaluation count, each reading's least loss so far (reading,)) for each mark."""
     trajectory: Tensor | None = field(default=None, metadata=MARK)

@@ -63,9 +63,9 @@ class Attempt:
     """An attack's reconstruction, with its cost."""
 
     reconstruction: Reconstruction
-    """Reconstructed examples."""
+    """Reconstructed examples for each reading."""
     seconds: float = 0.0
-    """Wall-clock seconds in the attack."""
+    """Wall-clock seconds that the attack took."""
     simulations: int | None = None
     """Number of rounds that a black-box attacker simulated; None for other attackers."""
     simulation_seconds: float | None = None

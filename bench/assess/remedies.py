@@ -22,7 +22,8 @@ _LEAST = 4  # trials for each defense
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """A shipped family of defenses (a defense at all its strengths), at the strength calibrated for the server."""
+    """A shipped family of defenses (a defense at all its strengths), at the strength calibrated against an attacker at
+    the server."""
 
     defense: str
     """The defense with its parameters, as typed after `--defense`."""

@@ -38,7 +38,7 @@ class Plan:
     runs: int = 2000
     """Number of runs in each world (of two neighbouring data sets)."""
     delta: float = 1e-5
-    """δ, in [0, 1)."""
+    """δ of the (ε, δ) guarantee whose ε is bounded, in [0, 1)."""
     confidence: float = 0.95
     """Probability with which each bound holds, in (0, 1)."""
     seed: int = 0

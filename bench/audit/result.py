@@ -38,7 +38,7 @@ class Audit:
     absent: str | None = None
     """Reason why a registered defense has no valid ε; None if a claim exists."""
     delta: float
-    """δ, in [0, 1)."""
+    """δ of the (ε, δ) guarantee under audit, in [0, 1)."""
     confidence: float
     """Probability with which each of the two lower bounds holds, in (0, 1)."""
     runs: int

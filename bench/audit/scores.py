@@ -51,7 +51,7 @@ class Learned:
     apart, learned from other runs."""
 
     directions: tuple[Values, ...]
-    """Direction of each projection score, (value,)."""
+    """A direction (value,) for each score that is a projection of the released values on this direction."""
     centre: Values
     """Mean of the released values over both worlds, (value,)."""
     precision: Values

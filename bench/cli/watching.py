@@ -23,7 +23,7 @@ class Screen(Observer):
     """Live display of a run's progress on `console`, as a context manager.
 
     - `records`: earlier records (results of cells) of the run; new records are added.
-    - `cells`: number of cells (experiments).
+    - `cells`: number of cells (experiments) in the run.
     - `left`: function that estimates the remaining seconds; None: unknown.
     - `quiet`: True prints nothing.
 

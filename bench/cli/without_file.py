@@ -24,19 +24,19 @@ class TypedAxes:
     values."""
 
     dataset: tuple[str, ...] = ()
-    """Data sets."""
+    """Names of data sets."""
     model: tuple[str, ...] = ()
-    """Models."""
+    """Names of models, with parameters."""
     attack: tuple[str, ...] = ()
-    """Attacks."""
+    """Names of attacks, with parameters."""
     knowledge: tuple[str, ...] = ()
-    """Levels of the attacker's knowledge about the defense."""
+    """Levels of the attacker's knowledge about the defense: `plain`, `adaptive` or `black-box`."""
     point: tuple[str, ...] = ()
-    """Interception points."""
+    """Names of interception points, such as `type-1`."""
     grant: tuple[str, ...] = ()
     """Grants to the attacker: permissions beyond the observed update, such as the labels."""
     seed: tuple[str, ...] = ()
-    """Seeds."""
+    """Seeds of the cells (experiments)."""
     batch: int | None = None
     """Number of examples in a client's local step; None: the default of the setting."""
     readings: int | None = None

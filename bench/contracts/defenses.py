@@ -54,8 +54,9 @@ def settings(defense: Defense) -> None:
 
 
 def stages_claimed(defense: Defense) -> None:
-    """Check that the attribute `stages` is exact: the defense has transforms at each named stage (place in the round)
-    for some choice of its parameters, and at no other stage. Raises `ContractBroken` otherwise."""
+    """Check that the defense's attribute `stages` is exact: for each stage (place in the round) in it, some choice of
+    the defense's parameters gives transforms there, and no choice gives transforms at another stage. Raises
+    `ContractBroken` otherwise."""
     claimed = type(defense).stages
     unknown = set(claimed) - set(STAGES)
     require(not unknown, f"claims stage {sorted(unknown)}; there are {', '.join(STAGES)}")
@@ -221,8 +222,8 @@ def bias(defense: Defense) -> None:
 
 
 def transforms_only(defense: Defense) -> None:
-    """Check that every stage of the defense is a sequence of `Transform` instances, in the first federated setting that
-    the defense accepts. Raises `ContractBroken` otherwise."""
+    """Check that the defense lists a sequence of `Transform` instances (functions on tensors) for each of its stages
+    (places in the round). The setting is the first that the defense accepts. Raises `ContractBroken` otherwise."""
     for words, steps, batch in SETTINGS:
         try:
             transforms = defense.transforms(setting_of(federated_of(steps, batch)))

@@ -32,8 +32,8 @@ def contracts(kind: str) -> tuple[Contract, ...]:
 def check(
     kind: str, name: str, params: Mapping[str, Any] | None = None, *, data_dir: Path | None = None
 ) -> list[Outcome]:
-    """Test a registered entry against all contracts of its kind, and return an outcome per contract. A broken contract
-    does not stop the test.
+    """Test a registered entry against all contracts (required properties) of its kind, and return an outcome per
+    contract. A broken contract does not stop the test.
 
     - `kind`: "attacks", "defenses", "datasets", "models" or "detectors".
     - `name`: the entry's name.
@@ -62,7 +62,7 @@ def check_instance(
     only: Collection[str] | None = None,
 ) -> list[Outcome]:
     """Test an `instance` of an attack, defense, data set, model or detector, registered or not, against the contracts
-    of its kind; return an outcome per contract.
+    (required properties) of its kind; return an outcome per contract.
 
     - `kind`: "attacks", "defenses", "datasets", "models" or "detectors".
     - `name`: registered name of a data set; ignored for other kinds.

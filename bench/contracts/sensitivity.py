@@ -27,10 +27,10 @@ def sensitivity(defense: Defense) -> None:
     update) may move the output of a stage (place in the round) further than the defense's `mechanism` (its stated noise
     and sensitivity) assumes.
 
-    For a replaced row, the mechanism assumes a change of at most 1/(`Mechanism.rows` · σ) standard deviations of the
-    noise, with the noise multiplier σ. The contract measures the change from a zero row to a row. The limit is half the
-    assumed change, because a replacement is a change to zero and a change from zero. The tested rows are a real row
-    times 1 to 10⁶ and -10⁶, and single tensors of the row.
+    From the mechanism follows the largest change of the output for a replaced row, in standard deviations of the noise.
+    The contract measures the change from a zero row to a row. The limit is half the change for a replaced row, because
+    a replacement is a change to zero and a change from zero. The tested rows are a real row times 1 to 10⁶ and -10⁶,
+    and single tensors of the row.
 
     Raises `ContractBroken` for a change above the limit, for noise with dependent coordinates, and for more stated than
     measured noise. Raises `ContractSkipped` for a defense without an ε of Gaussian noise."""

@@ -31,14 +31,14 @@ T = TypeVar("T")
 
 @cache
 def data(name: str = "digits") -> Data:
-    """Return a small data set for contracts: `digits` (1×8×8 pixels, 10 classes) or `cancer` (a table, 2 classes), both
-    from scikit-learn."""
+    """Return a small data set from scikit-learn, for contracts (tests of entries' promises). `name` is `digits` (1×8×8
+    pixels, 10 classes) or `cancer` (a table, 2 classes)."""
     return load(registry.instance("datasets", name, {}), name)
 
 
 def model(name: str = "dlg-lenet", dataset: str = "digits") -> tuple[nn.Module, dict[str, Tensor]]:
-    """Build the model `name` for the data set `dataset`, for contracts. Return the module in eval mode, and its initial
-    weights, name → (*shape), both in float64."""
+    """Build the model `name` for the data set `dataset`, for contracts (tests of entries' promises). Return the module
+    in eval mode, and its initial weights, name → (*shape), both in float64."""
     architecture: Model = registry.instance("models", name, {})
     source = data(dataset)
     module = architecture.build(source.shape, source.classes).eval()

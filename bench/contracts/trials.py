@@ -32,7 +32,8 @@ SIGMAS = 5  # a true statement fails once in two million
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """A federated round with three clients on the data set digits, on which contracts test a defense."""
+    """A federated round with three clients on the data set digits, on which contracts (tests of an entry's promises)
+    test a defense."""
 
     federated: Federated
     """Federated setting: clients, local steps and batch."""
@@ -41,7 +42,7 @@ class Trial:
     weights: dict[str, Tensor]
     """Model weights, name → (*shape)."""
     batches: Batches
-    """The clients' examples."""
+    """The three clients' batches, with true examples and labels."""
     stages: Stages
     """The defense's transforms by stage, with their states."""
     kept: dict[str, Tensor] = field(default_factory=dict, repr=False)
@@ -132,8 +133,8 @@ class Trial:
 
 
 def trial_of(defense: Defense, *, steps: int = 1, batch: int = 3) -> Trial:
-    """Return a federated round with the defense, for contracts, with `steps` local steps of `batch` examples. Raises
-    `ValueError` if the defense refuses this setting."""
+    """Return a federated round with `defense` on which contracts (tests of an entry's promises) run: three clients,
+    each with `steps` local steps of `batch` examples. Raises `ValueError` if the defense refuses this setting."""
     try:
         hash(defense)
     except TypeError:  # a parameter that is a list
