@@ -23,10 +23,10 @@ class Bins(Attack):
     """Attack by a server that chooses the weights: the first layer sorts a batch's examples into bins, and a single
     example in a bin is recovered exactly.
 
-    All rows (neurons) of the first layer measure the same direction, with biases at public quantiles. Row i opens (its
-    output exceeds 0) for examples above quantile i. The difference between the gradients of two neighbouring rows
-    belongs to the examples between both quantiles, a bin. For a single example in a bin, the example is this difference
-    in the weight gradient divided by the difference in the bias gradient.
+    All rows (neurons) of the first layer measure the same direction, with biases at quantiles over public examples. Row
+    i opens (its output exceeds 0) for examples above quantile i. The difference between the gradients of two
+    neighbouring rows belongs to the examples between both quantiles, a bin. For a single example in a bin, the example
+    is this difference in the weight gradient divided by the difference in the bias gradient.
 
     With n examples and N equally probable bins, an example shares its bin with no other example with probability (1 -
     1/N)^(n - 1). The second layer has equal columns: then an example has an equal δ (∂loss/∂z at the first layer's

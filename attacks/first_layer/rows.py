@@ -45,13 +45,13 @@ class Rows:
         """Return the weights that a server sends, name → (*shape), with chosen first two layers.
 
         - `server`: the server's knowledge before the round; it gives all other weights.
-        - `weight` (row, input), `bias` (row,): first layer, on inputs without normalisation, up to a common factor. The
-          factor limits the second layer's outputs to ±1 at the `expected` examples: however large `above`, the loss
-          does not saturate, and each example keeps its gradient.
+        - `weight` (row, input), `bias` (row,): first layer, on inputs without normalisation, up to a common factor.
+          This factor limits the second layer's outputs to ±1 at the `expected` examples: however large `above`, the
+          loss does not saturate, and each example keeps its gradient.
         - `above` (unit, row): second layer's weight; its bias becomes 0.
         - `expected` (example, input): examples such as the server expects behind a reading.
-        - `limit`: False takes the first layer as given, without the factor; the second layer's bias then centres its
-          outputs."""
+        - `limit`: True applies the factor. False takes the first layer as given; the second layer's bias then centres
+          its outputs."""
         reached = (expected @ weight.T + bias).relu() @ above.T
         factor = 1 / reached.abs().max().clamp_min(1e-12) if limit else 1.0
         weight = factor * weight / self.first.factor

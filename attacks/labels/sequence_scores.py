@@ -24,8 +24,8 @@ def mean_residuals(layer: LastLayer, sequences: Tensor, *, rescaled: bool = Fals
     squared difference between the last layer's observed gradient [dW | db] and the gradient that the sequence would
     cause.
 
-    - `layer`: the last layer with its observed gradient and public features; an example's simulated features are its
-      class mean.
+    - `layer`: the last layer with its observed gradient; an example's simulated features are the mean over public
+      examples of its class.
     - `sequences` (sequence, example): labels in the order of local steps.
     - `rescaled`: True fits a positive factor on dW and another on db. The factors undo clipping, and adjust for an
       example predicted better or worse than mean features suggest.
