@@ -42,6 +42,7 @@ PICTURE = (
 )
 # Presets on the suite's examples, whose records count for the claims too.
 SAME_EXAMPLES = ("post-processing", "mixup")
+CRAFTED = "server"  # preset whose records under chosen weights count for claims about such servers
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,9 @@ class Sources:
     def known(self) -> Sequence[Record]:
         """Records for the claims; a reference record replaces a preset's record with the same id."""
         others = [record for each in self.exports if each.matrix in SAME_EXAMPLES for record in each.records]
+        others += [
+            record for each in self.exports if each.matrix == CRAFTED for record in each.records if chosen(record)
+        ]
         return [*{record.id: record for record in (*others, *self.records)}.values()]
 
     @cached_property
@@ -116,6 +120,11 @@ class Sources:
     @property
     def by_hand(self) -> dict[str, str]:
         return results.by_hand(DOCS / "results")
+
+
+def chosen(record: Record) -> bool:
+    """Whether the server chose the weights behind the record's readings."""
+    return isinstance(record.cell, AttackCell) and record.cell.grants.server != "listen"
 
 
 def in_git(of: Sources) -> dict[str, str]:
@@ -143,7 +152,7 @@ def in_git(of: Sources) -> dict[str, str]:
 def for_the_site(of: Sources) -> dict[str, str]:
     """Path from docs/ → text, for site pages that git does not have, or has shortened."""
     pages = {f"{each.name}.md": results.exported(each, _remarks(each)) for each in of.exports} | of.of_attacks
-    presets = [each.name for each in of.exports if each.matrix in SAME_EXAMPLES]
+    presets = [each.name for each in of.exports if each.matrix in (*SAME_EXAMPLES, CRAFTED)]
     made = {
         "CLAIMS.md": ledger.page(of.version, of.known, of.claims, of.lines, of.by_hand | pages, presets),
         ledger.CELLS: ledger.cells(of.lines),

@@ -207,6 +207,16 @@ def test_a_claim_of_no_defense_is_held_against_its_own_figures() -> None:
     assert line.verdict == claims.FALLS
 
 
+def test_a_claim_covers_one_level_of_the_server() -> None:
+    chosen = Grants(server="weights")
+    records = [attacked("none", 10, grants=chosen), attacked("sign", 5, grants=chosen), attacked("sign", 0)]
+    (line,) = lines_of(records, point=("type-2",), server="weights")
+    assert (line.figures.undefended, line.figures.plain, line.verdict) == (1.0, 0.5, claims.FALLS)
+    (line,) = lines_of(records, point=("type-2",))
+    assert line.verdict == claims.NOT_MEASURED  # no undefended reading of honest weights
+    assert [generate.chosen(record) for record in records] == [True, True, False]
+
+
 def test_a_tally_has_every_verdict_the_worst_first() -> None:
     def of(word: str) -> Line:
         return Line(defense="d", condition="c", point="type-2", figures=Figures(), verdict=word, cells={})

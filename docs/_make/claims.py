@@ -86,10 +86,14 @@ class Claim:
     """Pattern: `untrained`, or the name of a file."""
     federated: Mapping[str, Any]
     """Field of `Federated` → required value."""
+    server: str = "listen"
+    """Threat level of the server (`bench.cell.ServerLevel`)."""
     protects: bool = True
     """False: the paper calls these points open."""
     measured: tuple[Mapping[str, str], ...] = ()
     """Quoted figures: `section` of a page of results, `text`."""
+    verdict: str = ""
+    """Verdict by hand, for a claim whose figures are in no record, such as the share of caught servers."""
     why: str = ""
     """Reason for a difference between claim and verdict, by hand."""
 
@@ -103,6 +107,7 @@ class Claim:
         return (
             named
             and cell.point in self.point
+            and cell.grants.server == self.server
             and fnmatchcase(cell.dataset.name, self.dataset)
             and fnmatchcase(entry_text(cell.model), self.model)
             and fnmatchcase(weights_text(cell), self.weights)

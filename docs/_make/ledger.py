@@ -167,7 +167,7 @@ def _ids(line: Line) -> str:
 
 
 def _verdict(claim: Claim, lines: Sequence[Line]) -> str:
-    return _tally(lines) if claim.defense else NOT_ABOUT
+    return claim.verdict or (_tally(lines) if claim.defense else NOT_ABOUT)
 
 
 def _tally(lines: Sequence[Line]) -> str:
