@@ -194,7 +194,7 @@ class Description(Protocol):
 
     @property
     def senders(self) -> int:
-        """Number of clients behind a reading (an observed update)."""
+        """Number of clients whose updates a reading (an observed update) combines."""
 
     @property
     def mixed(self) -> bool:
@@ -398,13 +398,14 @@ class Reading(ByReading):
     client_examples: int
     """|D_i|, the number of examples per client."""
     senders: int
-    """Number of clients behind a reading: K at `aggregate`, otherwise 1."""
+    """Number of clients whose updates a reading combines: K at `aggregate` (without the attacker's dummies), otherwise
+    1."""
     public_mean: Tensor = field(metadata=SHARED)
-    """(*shape): mean of `public_inputs`."""
+    """(*shape): mean of `public_inputs` over the examples."""
     public_inputs: Tensor = field(metadata=SHARED)
-    """(example, *shape): the public split, or draws from the granted distribution (`bench.answer.public`)."""
+    """(example, *shape): public examples, or random draws in their place (`bench.answer.public`)."""
     public_labels: Tensor = field(metadata=SHARED)
-    """(example,): class numbers; -1 if unknown."""
+    """(example,): class numbers for `public_inputs`; -1 if unknown."""
     description: Description | None = None
     """The defense's public description, for an adaptive attacker; None for other attackers."""
     simulator: Simulator | None = None
@@ -415,13 +416,14 @@ class Reading(ByReading):
     repeated_readings: int = 1
     """Number of observations per reading, each with new noise."""
     gallery_inputs: Tensor | None = field(default=None, metadata=SHARED)
-    """(candidate, *shape): the readings' examples among strangers, in random order; None without the grant."""
+    """(candidate, *shape): granted candidates, the readings' true examples among strangers, in random order; None
+    without the grant."""
     gallery_labels: Tensor | None = field(default=None, metadata=SHARED)
-    """(candidate,): class numbers; None without the grant."""
+    """(candidate,): class numbers for `gallery_inputs`; None without the grant."""
     mates_inputs: Tensor | None = field(default=None, metadata=READING)
     """(reading, example - 1, *shape): known examples behind a reading, all but the first; None without the grant."""
     mates_labels: Tensor | None = field(default=None, metadata=READING)
-    """(reading, example - 1): class numbers; None without the grant."""
+    """(reading, example - 1): class numbers for `mates_inputs`; None without the grant."""
     momentum: float = 0.0
     """Momentum in the client's SGD; 0 except for a user's own update (`bench.own`)."""
     weight_decay: float = 0.0

@@ -63,9 +63,9 @@ class Setup:
     stages: Stages
     """The defense's transforms by stage, with their states."""
     round: int = 0
-    """Training round at which the weights were saved; 0 for untrained weights."""
+    """Number of the simulated round: that at which a training cell saved the weights; 0 for other weights."""
     trained_rounds: int = 0
-    """Number of rounds for which the weights were trained, as noted in their file."""
+    """Number of rounds for which the weights were trained, as noted in their file; 0 for untrained weights."""
     accuracy: float | None = None
     """Test accuracy, as noted in the weights' file; None if unknown."""
     whole_round: bool = False

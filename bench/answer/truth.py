@@ -48,7 +48,7 @@ def draw_truth(cell: AttackCell, data: Data, run: Path) -> CellTruth:
 def truth_from(cell: AttackCell, source: Source, rows: tuple[int, ...] | None = None) -> CellTruth:
     """Draw the victims (observed clients) of a cell (an experiment) from `source`, with their true examples and the
     gallery (candidates granted to the attacker). `rows` are the numbers of the readings (observed updates) to attack;
-    None takes all. Raises `NotApplicable` for an impossible gallery size."""
+    None takes all. Raises `NotApplicable` for a gallery size that the data set does not allow."""
     point = point_of(cell.point)
     victims = draw_victims(cell, source, point)
     examples, mates = truth_at(victims, point), None

@@ -98,8 +98,8 @@ def usual_slope(strength: Strength) -> float:
 
 
 def fitted(counts: Sequence[Counts], chance: float, usual: float) -> Curve:
-    """Return the curve (share of named examples over a defense's strength) with the largest binomial likelihood and
-    slope prior.
+    """Return the curve (share of named examples over a defense's strength) that fits the measured `counts` best: with
+    the largest binomial likelihood times prior for the slope.
 
     - `counts`: numbers of named examples (picked by the attacker among candidates) at the measured strengths.
     - `chance`: share of examples that a blind guess names.

@@ -92,7 +92,8 @@ class Ending:
     verbose: bool = False
     """True also prints the gain from knowledge of the defense, the caveats for ε and the legend."""
     joined: Joined | None = None
-    """The run's records together with the shipped reference results, if the run is of a suite; None otherwise."""
+    """The run's records together with the shipped reference results, if the run is of a suite (a frozen matrix) of
+    defenses; None otherwise."""
     ranked: Ranked | None = None
     """The run's attacks together with the shipped attacks, if the run is of the suite `attacks`; None otherwise."""
 

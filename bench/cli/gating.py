@@ -58,7 +58,7 @@ def decisive(path: Path, base: str | None, reason: str | None) -> Decisive:
     - `base`: a git revision; its baseline and matrix are used, and each difference to the checkout is noted.
     - `reason`: the user's reason for a changed baseline, whose file is then used; None: the change is not accepted.
 
-    Raises `BenchError` for a missing or damaged baseline, and the errors of `bench.gate.revision.at`."""
+    Raises `BenchError` for a missing or damaged baseline, for an unknown revision, and without git."""
     if base is None:
         root = revision.root()
         shown = (root and revision.within(root, path)) or str(path)
@@ -125,7 +125,8 @@ def compare(
 
     - `run`: run folder; None first runs the baseline's matrix, into `out` (None: `runs/gate`).
     - `margins`: metric → smallest worsening that counts as weaker; these replace the baseline's margins.
-    - `data_dir`, `device`, `jobs`: as for `bench run`.
+    - `data_dir`: folder of data sets; None for the default folder.
+    - `device`, `jobs`: torch device; number of worker processes (None: chosen by the bench).
 
     Raises `BenchError` for a mistake in the matrix, an incomplete run, and an unknown metric."""
     asked: Asked = {}

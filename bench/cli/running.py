@@ -164,7 +164,8 @@ def execute(
     - `rows`: number of readings (observed updates) attacked at once; None: as many as the GPU holds.
     - `verbose`: True also prints the gain from knowing the defense, the caveats for ε and the legend.
 
-    Raises `BenchError` for a run folder in use by another run, and the errors of `sweep.session.run_schedule`."""
+    Raises `StorageError` for a failed write, and `BenchError` for a run folder in use by another run, or if no worker
+    process is left."""
     began = time.monotonic()
     console = Console(stderr=quiet, highlight=False)
     pool_device = "cpu" if executor else chosen_device(device)  # a cluster's workers choose for themselves

@@ -77,8 +77,8 @@ def stages_claimed(defense: Defense) -> None:
 
 
 def acts(defense: Defense) -> None:
-    """Check that the defense changes the tensors at each of its stages (places in the round). This fails, for example,
-    for a clip with a bound above all gradient norms. Raises `ContractBroken` otherwise."""
+    """Check that the defense changes the tensors at each of its stages (places in the round). A clip with a bound above
+    all gradient norms, for example, fails. Raises `ContractBroken` otherwise."""
     for words, trial, stage, before in _wired(defense):
         if _changes(trial, stage):
             continue

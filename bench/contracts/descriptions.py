@@ -306,8 +306,9 @@ def _require_derivative(one: Seen, after: Tensors, free: Tensor) -> None:
 
 
 def arriving_at(trial: Trial) -> Iterator[tuple[Stage, Transform, dict[str, Tensor], State]]:
-    """Yield a tuple for each transform in the round `trial`: its stage, the transform, the noiseless tensors that reach
-    the transform, and its state (memory) before round 0."""
+    """Yield a tuple for each of the defense's transforms (functions on tensors) in the round `trial`, to test each
+    alone: its stage, the transform, its input tensors if earlier transforms add no noise, and its state (memory) before
+    round 0."""
     for stage in STAGES:
         given = trial.at(stage)
         rows = len(next(iter(given.values()))) if lead_of(stage) else 1

@@ -76,8 +76,8 @@ class Trial:
         return dataclasses.replace(self, stages=chosen)
 
     def at(self, stage: Stage) -> dict[str, Tensor]:
-        """Return the undefended tensors before the stage `stage` (a place in the round): name → (client, example,
-        *shape), (client, *shape), or (*shape)."""
+        """Return the undefended tensors that enter the stage `stage` (a place in the round): name → (client, example,
+        *shape) inside a local step, (client, *shape) for updates, (*shape) for their mean."""
         inputs, labels = self.batches.inputs[:, 0], self.batches.labels[:, 0]
         targets = one_hot(labels, 10, inputs.dtype)
         if stage == "input":
@@ -117,8 +117,8 @@ class Trial:
         )[0]
 
     def local(self, clients: tuple[int, ...], examples: int) -> Local:
-        """Return the model, weights and data in the first local step of the clients with the numbers `clients`, with
-        the first `examples` examples of each client."""
+        """Return the model, weights and data in the first local step, as transforms (functions on tensors) at stage
+        `example` get them: for the clients with the numbers `clients`, and the first `examples` examples of each."""
         rows = _places(clients)
         return Local(
             model=self.module,

@@ -34,7 +34,8 @@ class ReceivedModel:
         return shapes(self.weights) == shapes(dict(self.model.named_parameters()))
 
     def logits(self, weights: Tensors) -> Tensor:
-        """Return the model's outputs (example, class) on the client's examples, with `weights`, name → (*shape)."""
+        """Return the model's outputs (example, class) on the client's examples, with the given `weights`, name →
+        (*shape), such as those of the round before."""
         with torch.no_grad():
             out: Tensor = functional_call(self.model, dict(weights), (self.inputs,))
         return out
