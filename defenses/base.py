@@ -352,6 +352,10 @@ class Defense(ABC):
     """Stages (places in the round) at which the defense may act, such as `example` or `client`."""
     strength: ClassVar[Strength | None] = None
     """Parameter that sets the amount of protection, with its range; None for a defense with a single strength."""
+    no_epsilon: ClassVar[str] = (
+        "it adds no noise that is calibrated to a bound on what one example or client can change"
+    )
+    """Reason why no ε is stated if `mechanism` returns None, in words that continue a sentence."""
 
     @abstractmethod
     def transforms(self, setting: Setting) -> StageTransforms:

@@ -28,7 +28,7 @@ from bench.defenses.fed_split import FedSplit
 from bench.defenses.gaussian import Gaussian
 from bench.defenses.quantile import Quantile
 from bench.defenses.transforms.noise import GaussianNoise
-from bench.federated.privacy import NO_MECHANISM, account, at_point
+from bench.federated.privacy import account, at_point
 from bench.points import point
 
 pytestmark = pytest.mark.long
@@ -314,7 +314,7 @@ def test_what_no_epsilon_covers_says_why() -> None:
     )
     assert (found, absent) == (None, "it speaks of a client's update, not of what type-2 shows")
     found, absent = at_point(Gaussian(), PAPER, point("type-1"), tensors=3, coordinates=10, round_=0, observations=1)
-    assert (found, absent) == (None, NO_MECHANISM)
+    assert (found, absent) == (None, Gaussian.no_epsilon)
     assert account(Gaussian(), PAPER, tensors=3, coordinates=10, examples=50000) is None
     assert AdaClip(variant="as-cited").mechanism(PAPER) is None
     silent = figures(FedAlphaCdp(sigma=2.0, decay="linear", final=0.0).mechanism(dataclasses.replace(PAPER, rounds=20)))

@@ -66,7 +66,8 @@ OF_A_CHOICE = frozenset(
 # If a reading does not determine the draws, no function of reading and truth gives the reading: two draws with the same
 # reading of a row have different readings of other rows.  `expected` is compared for these transforms.
 EXCEPTIONS = {
-    "KeepRandom": "a mean of masked rows does not show which of them kept a coordinate: 2^rows masks, one figure"
+    "ChooseByThreshold": "as KeepRandom, whose coordinates are drawn from those above a threshold without noise",
+    "KeepRandom": "a mean of masked rows does not show which of them kept a coordinate: 2^rows masks, one figure",
 }
 PART = 1  # choices of a defense's parameters in one test
 NEEDS_FILES = {"mnist", "fashion-mnist", "cifar10", "cifar10-10k", "cifar10-mobilenet", "cifar100", "lfw", "adult"}

@@ -7,12 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from scipy.stats import norm
+from scipy.stats import kstest, norm
 from torch import Tensor
 
 from bench.defenses.base import Context, Setting
 from bench.defenses.local_dp_mod import LocalDpMod
 from bench.defenses.nvflare_percentile import KeepAbovePercentile, NvflarePercentile
+from bench.defenses.nvflare_svt import ChooseByThreshold, NvflareSvt
 from bench.federated.draws import KeyedDraws
 from bench.federated.privacy import account, at_point
 from bench.points import point
@@ -113,3 +114,64 @@ def test_a_training_with_local_dp_mod_never_repeats_the_stated_epsilon() -> None
     for each in accounts.released(1):
         assert each.convention != "paper"
         assert each.epsilon is None or each.epsilon > 1e6
+
+
+ROWS = 3000
+
+
+def chosen_by_the_loop(values: np.ndarray, choice: ChooseByThreshold, draw: np.random.Generator) -> np.ndarray:
+    """NVFLARE's loop, pass by pass with new noise: (coordinate,), True where a coordinate is sent."""
+    count = math.ceil(len(values) * choice.fraction)
+    first = choice.epsilon / (1 + (2 * count) ** (2 / 3))
+    threshold = choice.tau + draw.laplace(scale=choice.limit / first)
+    accepted = np.zeros(len(values), bool)
+    while accepted.sum() < count:
+        noisy = np.minimum(np.abs(values), choice.limit) + draw.laplace(
+            scale=2 * choice.limit * count / (choice.epsilon - first), size=len(values)
+        )
+        accepted |= noisy >= threshold
+    sent = np.zeros(len(values), bool)
+    sent[draw.choice(np.flatnonzero(accepted), count, replace=choice.replace)] = True
+    return sent
+
+
+@pytest.mark.parametrize("replace_", [True, False])
+@pytest.mark.parametrize(("epsilon", "tau"), [(40.0, 0.5), (60.0, 1.1), (0.1, 0.1)])
+def test_svt_chooses_coordinates_as_often_as_nvflares_loop(replace_: bool, epsilon: float, tau: float) -> None:
+    """Five standard errors; with tau = 1.1 above the limit, several passes are needed."""
+    choice = ChooseByThreshold(fraction=0.3, epsilon=epsilon, limit=1.0, tau=tau, replace=replace_)
+    values = np.array([0.0, 0.1, -0.3, 0.5, -0.7, 0.8, 0.9, -1.0, 2.0, 9.0])
+    given = {"w": torch.from_numpy(values).expand(ROWS, -1)}
+    sent = choice.apply(given, context(ROWS))["w"]
+    ours = (sent != 0).double().mean(0).numpy()
+    draw = np.random.default_rng(5)
+    theirs = np.mean([chosen_by_the_loop(values, choice, draw) for _ in range(ROWS)], 0)
+    assert np.abs(ours - theirs).max() <= 5 * math.sqrt(0.5 / ROWS)
+    if epsilon == 40.0:
+        assert ours[-1] > 3 * ours[0]  # the choice depends on the values
+    assert torch.where(sent != 0, given["w"].clamp(-1, 1) - sent, 0).abs().max() < 1e-19
+    counts = (sent != 0).sum(-1)
+    assert int(counts.max()) == 3 and (replace_ or int(counts.min()) == 3)
+    if epsilon == 0.1:  # hardly any choice by value: the mean that attackers use is exact
+        expected = choice.expected(given, {}, context(ROWS))[0]["w"][0]
+        assert expected.numpy() == pytest.approx(values.clip(-1, 1) * theirs, abs=5 * math.sqrt(0.5 / ROWS))
+
+
+def test_svt_sends_a_weight_difference_with_laplace_noise_also_on_zeros() -> None:
+    setting = replace(SETTING, steps=4)
+    defense = NvflareSvt(fraction=0.5, gamma=1e-3, noise_var=0.5)
+    choice, noise = defense.transforms(setting)["client"]
+    given = {"w": torch.cat([torch.zeros(1, 20_000), torch.full((1, 20_000), 7.0)], 1).double()}
+    sent = noise.apply(choice.apply(given, context(1, setting)), context(1, setting))["w"][0]
+    shown = sent != 0
+    assert float(shown[:20_000].double().mean()) == pytest.approx(float(shown[20_000:].double().mean()), abs=0.03)
+    # as a weight difference per step: ±gamma, and Laplace noise of scale 2·gamma/noise_var
+    apart = sent * 0.1 / 4 - torch.where(torch.arange(40_000) < 20_000, 0.0, 1e-3)
+    assert kstest(apart[shown].numpy() / (2 * 1e-3 / 0.5), "laplace").pvalue > 1e-3
+
+
+def test_svt_states_no_epsilon_and_says_why() -> None:
+    defense = NvflareSvt()
+    found = at_point(defense, SETTING, point("type-1"), tensors=2, coordinates=100, round_=0, observations=1)
+    assert found == (None, defense.no_epsilon)
+    assert account(defense, SETTING, tensors=2, coordinates=100, examples=80) is None

@@ -1,6 +1,7 @@
 """NVFLARE filters, called in this process (`tox -e nvflare`)."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from bench.assess.recognition import recognised
 from bench.cli.assess import command
 from bench.defenses.base import Context, Defense, Setting
 from bench.defenses.nvflare_percentile import NvflarePercentile
+from bench.defenses.nvflare_svt import NvflareSvt
 from bench.errors import BenchError
 from bench.federated.draws import KeyedDraws
 from bench.registry import entries as registry
@@ -55,6 +57,31 @@ def test_the_registered_percentile_filter_is_the_librarys(percentile: float, gam
     typed = f"nvflare.app_common.filters.percentile_privacy:PercentilePrivacy({percentile}, {gamma})"
     for row, sent in enumerate(transform.apply(given, context)["w"]):
         assert sent.numpy() == pytest.approx(filtered(typed, given["w"][row], 0.1).numpy(), abs=1e-12)
+
+
+def test_the_registered_svt_filter_chooses_as_often_as_the_library() -> None:
+    """Shares of 1500 runs, to five standard errors, and the noise on the largest coordinate, to 25 %."""
+    from nvflare.apis.dxo import DXO, DataKind
+    from nvflare.apis.fl_context import FLContext
+    from nvflare.apis.shareable import Shareable
+    from nvflare.app_common.filters.svt_privacy import SVTPrivacy
+
+    values, runs = np.array([0.0, 0.2, -0.5, 0.9, 1.0, -3.0, 5.0, 8.0]), 1500
+    options: dict[str, Any] = {"fraction": 0.3, "epsilon": 40.0, "noise_var": 10.0, "gamma": 1.0, "tau": 0.5}
+    context = client_context(runs, rate=1.0)
+    ours = {"w": torch.from_numpy(values).expand(runs, -1)}
+    for transform in NvflareSvt(**options).transforms(context.setting)["client"]:
+        ours = transform.apply(ours, context)
+    theirs, filter_ = [], SVTPrivacy(**options)
+    np.random.seed(3)
+    for _ in range(runs):
+        dxo = DXO(data_kind=DataKind.WEIGHT_DIFF, data={"w": values.copy()})
+        theirs.append(filter_.process_dxo(dxo, Shareable(), FLContext()).data["w"])
+    shown = [np.asarray(each) for each in (ours["w"], theirs)]
+    shares = [(each != 0).mean(0) for each in shown]
+    assert np.abs(shares[0] - shares[1]).max() <= 5 * (0.5 / runs) ** 0.5
+    sizes = [np.abs(each[each[:, -1] != 0, -1] - 1.0).mean() for each in shown]
+    assert sizes == [pytest.approx(0.2, rel=0.25)] * 2
 
 
 def test_a_random_filter_repeats_and_leaves_the_global_draws_alone() -> None:

@@ -17,7 +17,7 @@ from bench.defenses.accounting.mechanism import Mechanism
 from bench.device import repeatable
 from bench.federated import bayesian, resume
 from bench.federated.cost import step_cost
-from bench.federated.privacy import NO_MECHANISM, Account, account
+from bench.federated.privacy import Account, account
 from bench.federated.training import Progress, TrainingJob, begin, train
 from bench.record.checkpoints import checkpoint_path, write_weights
 from bench.record.schema import BayesianResult, Privacy, TrainingCost, TrainingResult
@@ -47,8 +47,9 @@ def _trained(
         device=torch.device(context.device),
         threads=context.threads,
     )
+    defense = defense_of(cell)
     accounting = account(
-        defense_of(cell),
+        defense,
         setup.setting,
         tensors=len(setup.weights),
         coordinates=setup.coordinates,
@@ -90,7 +91,7 @@ def _trained(
         rounds=end.round,
         diverged=end.diverged,
         checkpoints=checkpoints,
-        privacy=_privacy(accounting, end),
+        privacy=privacy((), None, defense.no_epsilon) if accounting is None else _privacy(accounting, end),
         bayesian=_bayesian(cell, job, end, accounting),
         private=setup.data.private,
         upload_bytes=sum(value.numel() * value.element_size() for value in setup.weights.values()),
@@ -109,10 +110,8 @@ def _goes_on(cell: TrainingCell, accounting: Account | None, now: Progress) -> b
     return accounting.so_far(now.round + 1) <= cell.until_epsilon
 
 
-def _privacy(accounting: Account | None, end: Progress) -> Privacy:
+def _privacy(accounting: Account, end: Progress) -> Privacy:
     """Return ε by all accounting conventions; the main figure is the first with the convention `valid`."""
-    if accounting is None:
-        return privacy((), None, NO_MECHANISM)
     if not end.round:
         return privacy((), None, "no round ran: the first would pass the limit")
     figures = accounting.released(end.round)

@@ -22,7 +22,7 @@ from bench.defenses.accounting.report import paper_epsilon
 from bench.defenses.base import Defense
 from bench.defenses.transforms.rows import flattened
 from bench.errors import BenchError
-from bench.federated.privacy import NO_MECHANISM, at_point
+from bench.federated.privacy import at_point
 from bench.points import POINTS, UPDATE_STAGES, Point, Stage
 from bench.trip import Tensors
 
@@ -87,7 +87,7 @@ def subject(name: str, defense: Defense) -> Subject:
             reasons.append(str(error))
             continue
         if mechanism is None:
-            raise BenchError(f"{name} has no mechanism to audit: {NO_MECHANISM}")
+            raise BenchError(f"{name} has no mechanism to audit: {variant.no_epsilon}")
         return Subject(name=_label(name, variant), defense=variant, trial=trial, mechanism=mechanism)
     raise BenchError(f"{name} refuses every setting of the audit: {reasons[0]}")
 

@@ -11,8 +11,6 @@ from bench.defenses.base import Defense, Setting
 from bench.epsilon import Epsilon
 from bench.points import UPDATE_STAGES, Point, Stage
 
-NO_MECHANISM = "it adds no noise that is calibrated to a bound on what one example or client can change"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
@@ -79,7 +77,7 @@ def at_point(
     - `defense`, `setting`: the defense in its federated setting."""
     mechanism = defense.mechanism(setting)
     if mechanism is None:
-        return None, NO_MECHANISM
+        return None, defense.no_epsilon
     if isinstance(mechanism, Mechanism) and mechanism.unproved:
         return None, mechanism.unproved
     if mechanism.unit == "client" and not where.after_training:

@@ -87,6 +87,8 @@ class LaplaceNoise(Noise):
 
     scale: float
     """b, the scale, in units of the tensors."""
+    on: Literal["all", "nonzero"] = "all"
+    """"nonzero" leaves exact zeros unchanged, so an earlier mask stays visible."""
 
     def __post_init__(self) -> None:
         at_least("noise scale", self.scale)
@@ -96,7 +98,13 @@ class LaplaceNoise(Noise):
         for name, tensor in tensors.items():
             up = _exponential(f"{name}/up", tensor, context)
             noised[name] = tensor + self.scale * (up - _exponential(f"{name}/down", tensor, context))
+            if self.on == "nonzero":
+                noised[name] = torch.where(tensor == 0, tensor, noised[name])
         return noised
+
+    @property
+    def keeps(self) -> tuple[Shown, ...]:
+        return ("zeros",) if self.on == "nonzero" else ()
 
     def variance(self, context: Context) -> float:
         return 2 * self.scale**2
