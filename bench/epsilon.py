@@ -9,7 +9,7 @@ class Epsilon:
 
     convention: str
     """Rule of accounting: `valid` (actual sampling), `idealised` (Poisson sampling), `paper` (as in the defense's
-    paper), `tap` (for an attacker at an interception point) or `bayesian`; before protocol 3 also `tight`."""
+    paper), `tap` (for an attacker at an interception point) or `bayesian`; in records of old versions also `tight`."""
     accountant: str
     """Method that composes the privacy losses of the releases, in words."""
     unit: str

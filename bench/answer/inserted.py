@@ -13,11 +13,11 @@ ROWS = 1024  # rows (neurons) of the inserted layer
 
 
 class InsertedLayers(nn.Module):
-    """Two fully connected layers with a ReLU between, whose output is a number; each input value is raised by this
-    number."""
+    """Two fully connected layers with a ReLU between, which a malicious server inserts before the agreed model. Their
+    output is a number for each example; this number is added to each input value."""
 
     def __init__(self, size: int) -> None:
-        """Make the layers for examples of `size` values."""
+        """Make the layers for inputs with `size` values in an example."""
         super().__init__()
         self.rows = nn.Linear(size, ROWS)
         self.sum = nn.Linear(ROWS, 1)
@@ -37,7 +37,8 @@ def program(cell: AttackCell | TrainingCell, net: nn.Module, shape: tuple[int, .
 
 
 def program_weights(cell: AttackCell | TrainingCell, model: nn.Module, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return weights of a `model` from `program`, name → (*shape): `weights` of the agreed model, and inserted layers
+    """Return the weights of `model`, the module that the clients of the `cell` (an experiment) run: name → (*shape).
+    These are `weights`, those of the agreed model. If the server inserts layers, weights of these layers are added,
     drawn with the initialisation of the cell's model."""
     if not inserts(cell):
         return weights
@@ -49,5 +50,6 @@ def program_weights(cell: AttackCell | TrainingCell, model: nn.Module, weights: 
 
 
 def inserts(cell: AttackCell | TrainingCell) -> bool:
-    """Return whether the server of the `cell` (an experiment) inserts layers."""
+    """Return whether the malicious server of the `cell` (an experiment) inserts layers before the agreed model (grant
+    `server = "layers"`)."""
     return isinstance(cell, AttackCell) and cell.grants.server == "layers"

@@ -75,8 +75,8 @@ class Subject:
 
 def subject(name: str, defense: Defense) -> Subject:
     """Return the defense in a federated round, ready for an audit; `name` is its name in the result. The round has the
-    first of the audit's settings that the defense accepts. If no setting fits, a single option of the setting or of the
-    defense is changed. Raises `BenchError` for a defense without a mechanism (stated noise and sensitivity), or that
+    first of the audit's settings that the defense accepts. If no setting fits, a single parameter of the defense is
+    changed. Raises `BenchError` for a defense without a mechanism (stated noise and sensitivity), or that
     refuses every setting."""
     reasons: list[str] = []
     for variant in variants(defense):
@@ -94,7 +94,7 @@ def subject(name: str, defense: Defense) -> Subject:
 
 def has_mechanism(defense: Defense) -> bool:
     """Return whether `defense` can be audited: it states its noise and sensitivity in some federated setting of the
-    audit, if necessary after a change of a single option."""
+    audit, if necessary after a change of a single parameter."""
     try:
         subject("", defense)
     except BenchError:

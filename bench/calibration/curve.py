@@ -91,9 +91,10 @@ class LevelStrength:
 
 
 def usual_slope(strength: Strength) -> float:
-    """Return the slope to expect for the curve (share of named examples over the strength's position) of a defense with
-    additive noise; `strength` gives the parameter's range. The result is the centre of the slope's prior in a fit. It
-    is a compromise: the parameter may be the noise's standard deviation, or its variance with half the slope."""
+    """Return the usual slope of the curve (share of named examples over the strength's position) for a defense with
+    additive noise. Fits of a curve use this slope as the centre of a prior. `strength` is the defense's strength
+    parameter: the wider its range from weak to strong, the larger the slope. The result lies between the slopes for a
+    parameter that is the noise's standard deviation, and for a parameter that is its variance (half the slope)."""
     return abs(math.log(strength.scaled(strength.strong) / strength.scaled(strength.weak))) / math.sqrt(2)
 
 

@@ -62,7 +62,7 @@ class Row:
     attack: str
     """Name of the attack with the parameters that differ from the defaults."""
     family: str
-    """Name of the attack."""
+    """Name of the attack without parameters."""
     condition: str
     """Data set, model and batch size, in words."""
     cell: str
