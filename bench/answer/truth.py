@@ -41,7 +41,8 @@ def draw_truth(cell: AttackCell, data: Data, run: Path) -> CellTruth:
     """Draw the victims (observed clients) of a cell (an experiment), with their true examples and the gallery
     (candidates granted to the attacker) from the data set `data`. `run` is the run folder, with the records of earlier
     cells and the weights. Raises `BenchError` if an earlier cell in the cascade (attacks one after the other) has no
-    record, `WeightsError` for missing weights, and `NotApplicable` for an impossible gallery size."""
+    record, `WeightsError` for missing weights, and `NotApplicable` for a gallery size that the data set does
+    not allow."""
     return truth_from(cell, source_of(cell, data, run), left(cell, run))
 
 
