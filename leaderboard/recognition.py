@@ -21,7 +21,8 @@ class Rate:
     interval: tuple[float, float]
     """95 % confidence interval (low, high) for `value`."""
     chance: float
-    """Share expected if every attack guessed blindly: a blind guess's success probability, summed over the attacks."""
+    """Share expected if every attack guessed blindly: success probability of a blind guess, summed over the attacks, at
+    most 1."""
     ceiling: float | None = None
     """Upper bound on this share for any attacker, derived from ε at this interception point; None without a guarantee.
     """

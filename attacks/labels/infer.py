@@ -74,11 +74,12 @@ def described_classes(reading: Reading, gradients: Tensors) -> dict[str, Tensor]
     - `reading`: the attacked readings, with model, public examples and the defense's description.
     - `gradients`: the readings as mean gradients over local steps, name → (reading, *shape).
 
-    Purpose: `labels_from` compares readings with these simulations if the label rule for the last layer's gradient
-    fails. The rule fails after publicly known changes of this gradient, such as sign flips, or with operations behind
-    the last layer.
+    Purpose: labels usually follow from the signs of the last layer's gradient. This rule fails after publicly known
+    changes of the gradient, such as sign flips, or with operations behind the last layer. `labels_from` then compares
+    the readings with these simulations.
 
-    The result is empty if simulations do not show the labels of other public batches. The result is None if
+    A test on other public batches decides. The result is empty if the simulations name wrong labels in this test. The
+    result is None if
 
     - labels are granted,
     - the rule for the last layer's gradient gives the right labels of the simulations, or is exact for the model,

@@ -29,9 +29,9 @@ def training_of(run: Path, cell: AttackCell) -> TrainingCell | None:
 
 
 def check_replayable(training: TrainingCell, cell: AttackCell) -> None:
-    """Check that the training `training` can be repeated to get the memory that the defense of the attack `cell` has at
-    the checkpoint (the weights saved in a round). Raises `NotApplicable` if data set, model, number of clients or
-    defense differ."""
+    """Check that a repetition of `training` gives the state of the defense in the attack `cell`. The attack starts at a
+    checkpoint of the training (weights saved in a round); a defense with memory, such as an adapted clip, then has a
+    state. Raises `NotApplicable` if data set, model, number of clients or defense differ."""
     if training.dataset != cell.dataset or training.model != cell.model:
         raise NotApplicable("its state cannot be replayed over a training of other data or another model")
     if training.federated.clients != cell.federated.clients:

@@ -88,7 +88,7 @@ class AtLevel:
 
     @property
     def leaks_later(self) -> bool:
-        """True if, at trained weights, the share of named examples is significantly larger than the level permits."""
+        """True if, at trained weights, the share of leaked examples is significantly above the level's limit `most`."""
         return self.trained is not None and self.most is not None and self.trained[1] > self.most
 
     @property

@@ -76,8 +76,8 @@ def at_tap(
     round), and with knowledge of the round's participants. None for a stage without protection, or if no ε is proved.
 
     - `mechanism`: the defense's noise and sensitivity.
-    - `tensors`: number of the model's tensors, for a clip by tensor.
-    - `uses`: number of the attacker's views of a row (an example's gradient or a client's update).
+    - `tensors`: number of the model's tensors; a clip of each tensor multiplies the sensitivity.
+    - `uses`: number of times that the attacker sees the same example (client) with new noise.
     - `at`: index of the attacked round's (or local step's) noise multiplier in `mechanism.sigmas`."""
     if stage not in mechanism.rows or mechanism.unproved:
         return None

@@ -83,10 +83,11 @@ class TwoPoint(Transform):
         return total
 
     def noise(self, context: Context, state: State) -> AddedNoise:
-        """Return the noise that attackers assume: the upper bound (rκ/`weight_step`)² on the variance for each tensor.
-        r is the half width of the weights' range, κ the factor `stretch`, and `weight_step` the weight change per unit
-        of an update. The bound exceeds the variance by at most a share 1/κ². `context` is the place in the training,
-        with the round's weights; `state` is not used."""
+        """Return the noise that attackers assume: for each tensor, an upper bound on the variance of a report, (rκ/s)².
+
+        r is the half width of the weights' range. The two possible reports lie κ (`stretch`) half widths from the
+        centre. s (`weight_step`) is the weight change per unit of an update. The variance is at least the share
+        1 - 1/κ² of the bound. `context` is the place in the training, with the round's weights; `state` is not used."""
         scale = (self.stretch / context.setting.weight_step) ** 2
         return AddedNoise(
             variance={
