@@ -43,7 +43,7 @@ class Attack(ABC):
     def craft(self, server: Server, key: Key) -> Tensors | None:
         """Choose the weights that the server sends to all clients: name → (*shape), named and shaped as
         `server.weights`. Called once per cell (experiment configuration), before the round, under the grant `server =
-        "weights"`.
+        "weights"` or `"layers"`.
 
         - `server`: the server's knowledge before the round: model, honest weights, public examples.
         - `key`: source for all random numbers.

@@ -255,6 +255,7 @@ def run_folder(tmp_path: Path) -> Path:
         cell(),
         cell(attack=entry("attacks", "bins", gain=1.0)),
         cell(grants=Grants(server="weights"), draw=1),
+        cell(grants=Grants(server="layers")),
     ):
         answer(each, tmp_path)
     return tmp_path
@@ -280,7 +281,8 @@ def test_a_plug_in_detector_is_a_column(run_folder: Path, monkeypatch: pytest.Mo
     )
     told = json.loads(made[: made.rindex("}") + 1])
     caught = {row["attack"]: row["caught"] for row in told["rows"]}
-    assert list(caught) == ["bins", "bins gain 1"]  # another draw is no other attack
+    assert list(caught) == ["bins", "bins gain 1", "bins inserted layers"]  # another draw is no other attack
+    assert all(each["alarms"]["architecture"] == each["trials"] for each in caught["bins inserted layers"].values())
     assert told["thresholds"][0]["first"]["largest-weight"] == told["thresholds"][0]["later"]["size"] == 0.95
     assert [each["alarms"]["largest-weight"] for each in caught["bins"].values()] == [2, 2, 2]
     assert [each["alarms"]["architecture"] for each in caught["bins"].values()] == [0, 0, 0]

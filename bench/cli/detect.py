@@ -48,10 +48,10 @@ def command(
 ) -> None:
     """Measure how often an honest client detects model weights that an attack chose.
 
-    RUN has undefended records of attacks with the grant server = "weights", such as those of the preset server. Each
-    attack chooses weights in the first, the second and a late round of other federations. A client scores the received
-    model by every detector. Thresholds allow 5 % false alarms among 200 honest models of the first round, and among 200
-    of later rounds: for each detector, and for all together.
+    RUN has undefended records of attacks with the grant server = "weights" or "layers", such as those of the preset
+    server. Each attack chooses weights in the first, the second and a late round of other federations. A client scores
+    the received model by every detector. Thresholds allow 5 % false alarms among 200 honest models of the first round,
+    and among 200 of later rounds: for each detector, and for all together.
 
     \b
     bench run --matrix server && bench detect --picture caught.svg
