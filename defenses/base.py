@@ -139,7 +139,7 @@ class Context:
     examples: Tensors | None = None
     """Example gradients, name → (client, example, *shape); only at stage `step` with `needs_examples`."""
     local: Local | None = None
-    """Data and weights behind the gradients; only at stage `example`."""
+    """Data and weights behind the gradients; only at the stages `example` and `step`."""
     colluders: float = 0.0
     """Share of a client's neighbours that reveal their secrets to the attacker, in [0, 1]; transforms omit the noise
     that the attacker can then subtract."""

@@ -46,8 +46,9 @@ SMALLER = {  # the promises do not depend on it
 }
 LIKE_CPL = {"dlg", "idlg", "gradinv"}  # other parts in the same engine
 LIKE_CNN = {"convnet8"}  # more of the same layers
-# Contracts of transforms, which dp-sgd (clip, noise on the step) and fed-sdp (on the server) keep by default.
-OF_TRANSFORMS, LIKE_DP_SGD = {"law", "draws"}, {"fed-split", "local-dp-mod"}
+# Contracts left to `tox -e full`: dp-sgd (clip, noise on the step) and fed-sdp (on the server) keep them by default
+# for the same transforms; censor runs the model for each draw.
+OF_DRAWS, LATER = {"noise", "law", "draws"}, {"fed-split", "local-dp-mod", "censor"}
 # Contracts that depend on the choice of parameters; the other contracts concern the class, or all choices together.
 OF_A_CHOICE = frozenset(
     {
@@ -107,7 +108,7 @@ def test_registered_defense_with_each_choice_of_its_parameters(name: str, part: 
     """Each with its defaults; the other choices in `tox -e full`."""
     chosen = [*variants(registry.instance("defenses", name, {}))][part * PART :][:PART]
     if part == 0:
-        left_out = OF_TRANSFORMS if name in LIKE_DP_SGD else set()
+        left_out = OF_DRAWS if name in LATER else set()
         only = {contract.name for contract in contracts("defenses")} - left_out
         assert _broken(check_instance("defenses", chosen.pop(0), only=only)) == {}
     for variant in chosen:  # with its noise elsewhere, a stage may be left with a bound alone
@@ -119,9 +120,9 @@ def test_registered_defense_with_each_choice_of_its_parameters(name: str, part: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(LIKE_DP_SGD))
-def test_contracts_of_transforms_that_other_defenses_share(name: str) -> None:
-    assert _broken(check_instance("defenses", registry.instance("defenses", name, {}), only=OF_TRANSFORMS)) == {}
+@pytest.mark.parametrize("name", sorted(LATER))
+def test_contracts_of_many_draws(name: str) -> None:
+    assert _broken(check_instance("defenses", registry.instance("defenses", name, {}), only=OF_DRAWS)) == {}
 
 
 @pytest.mark.parametrize(

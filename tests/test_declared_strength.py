@@ -20,7 +20,7 @@ from bench.defenses.strength import Strength, at_strength
 from bench.parameters import build, parameter, values
 from bench.registry import entries as registry
 
-POINT_LIKE = {"none", "sign", "terngrad", "mixup", "secure-aggregation"}  # of a single strength
+POINT_LIKE = {"none", "sign", "terngrad", "mixup", "secure-aggregation", "censor"}  # of a single strength
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ class Trial:
         if stage == "step":
             each = {name: value[_places(clients)] for name, value in self.at("example").items()}
             left = norms(each, 2)
-        examples = next(iter(tensors.values())).shape[1] if stage == "example" else 0
+        examples = next(iter(tensors.values())).shape[1] if stage == "example" else self.federated.batch
         return self.stages.apply(
             stage,
             tensors,
@@ -113,7 +113,7 @@ class Trial:
             norms=left,
             weights=self.weights,
             examples=None if each is None else {name: value.to(tensors[name]) for name, value in each.items()},
-            local=self.local(clients, examples) if stage == "example" else None,
+            local=self.local(clients, examples) if stage in ("example", "step") else None,
         )[0]
 
     def local(self, clients: tuple[int, ...], examples: int) -> Local:
@@ -236,7 +236,7 @@ def context_of(trial: Trial, stage: Stage, *, draw: int = 0) -> Context:
         norms=norms(each, 2) if each else None,
         examples=each,
         weights=trial.weights,
-        local=trial.local(CLIENTS, trial.federated.batch) if stage == "example" else None,
+        local=trial.local(CLIENTS, trial.federated.batch) if stage in ("example", "step") else None,
     )
 
 

@@ -193,6 +193,7 @@ def local_updates(
                 if not stages.states_only:
                     targets, labels = soft, soft.argmax(-1)
             gradients = net.gradients(local, inputs, targets)
+            here = Local(model=model, weights=local, inputs=inputs, labels=labels)
             remaining: dict[str, Tensor] | None = None  # example norms after stage `example`
             seen: dict[str, Tensor] | None = None  # example gradients, if stage `step` reads them
             if not stages.has("example"):
@@ -202,14 +203,13 @@ def local_updates(
             elif by_norms:
                 mean, remaining, stages = _by_norms(gradients, stages, now, clients, draws)
             else:
-                here = Local(model=model, weights=local, inputs=inputs, labels=labels)
                 each, stages = stages.apply(
                     "example", gradients.each(), now, clients, draws, weights=weights, local=here
                 )
                 # an observer must not change a bit, so the sum keeps its order of additions
                 mean = gradients.mean() if stages.states_only else ExampleGradients(each).mean()
                 remaining, seen = (norms(each, 2) if stages.has("step") else None), each
-            mean, stages = stages.apply("step", mean, now, clients, draws, remaining, weights, examples=seen)
+            mean, stages = stages.apply("step", mean, now, clients, draws, remaining, weights, here, seen)
             if federated.algorithm == "fedsgd":
                 return mean, stages
             for name, value in local.items():

@@ -69,7 +69,7 @@ def run_round(
             mean = {name: value.mean(1) for name, value in per_example.items()}
             remaining = norms(per_example, 2) if stages.has("step") else None
             mean, stages = stages.apply(
-                "step", mean, now, batches.clients, norms=remaining, weights=weights, examples=per_example
+                "step", mean, now, clients, norms=remaining, weights=weights, local=here, examples=per_example
             )
             first = {name: value[:, 0] for name, value in per_example.items()}
         if step == 0:
