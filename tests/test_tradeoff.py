@@ -165,7 +165,8 @@ def test_reconstructed_examples_are_a_level_of_their_own() -> None:
     leaks = dataclasses.replace(pixels, at=None, curve=curve)
     assert reason(row("leaks", reconstructed=leaks), "L3") == "40% reconstructed at the strongest"
     point = dataclasses.replace(pixels, at=at("point", None, 0.93, share=0.0, meets=("L3",)))
-    assert row("fixed", reconstructed=point).at("L3") == dataclasses.replace(point.at, most=0.05)
+    fixed = row("fixed", reconstructed=point).at("L3")
+    assert fixed is not None and (fixed.level, fixed.most) == ("point", 0.05)
     wide = dataclasses.replace(pixels, at=at("point", None, 0.93, share=0.04))
     assert row("fixed", reconstructed=wide).at("L3") is None
     assert row("later", reconstructed=point, chance=None).at("L1") is None
