@@ -50,7 +50,7 @@ def test_a_stock_filter_acts_on_the_weight_difference() -> None:
 
 
 @pytest.mark.parametrize(("percentile", "gamma"), [(10, 0.01), (70, 0.02), (95, 1e9)])
-def test_the_registered_percentile_filter_is_the_librarys(percentile: float, gamma: float) -> None:
+def test_the_registered_percentile_filter_equals_the_real_filter(percentile: float, gamma: float) -> None:
     given = {"w": torch.randn(3, 41, generator=torch.Generator().manual_seed(1), dtype=torch.float64)}
     ours, context = NvflarePercentile(percentile=percentile, gamma=gamma), client_context(3)
     ((transform,),) = ours.transforms(context.setting).values()
