@@ -170,6 +170,23 @@ def test_the_law_of_levels_is_that_of_their_draws() -> None:
     assert float(transform.log_density(nothing, nothing, context(1))) == 0
 
 
+def test_the_law_of_a_small_tensors_levels() -> None:
+    """Two opposite coordinates, as for two classes: levels ±11 or ±12, so that equal levels show 11 or 12 steps as one;
+    and levels 0 or ±1 with one level, so that zeros show no step. Every reading has its probability."""
+    given = {"bias": torch.tensor([[0.3, -0.3]], dtype=torch.float64)}
+    for count in (16, 1):
+        transform, tau = StochasticLevels(levels=count, norm="l2"), math.sqrt(0.18) / count
+        below, up = math.floor(0.3 / tau), 0.3 / tau - math.floor(0.3 / tau)
+        total = 0.0
+        for first, p in ((below, 1 - up), (below + 1, up)):
+            for second, q in ((below, 1 - up), (below + 1, up)):
+                observed = {"bias": tau * torch.tensor([[first, -second]], dtype=torch.float64)}
+                density = float(transform.log_density(given, observed, context(1)))
+                assert density == pytest.approx(math.log(p * q), abs=1e-6), (count, first, second)
+                total += math.exp(density)
+        assert total == pytest.approx(1.0)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("defense", [Qsgd(), TernGrad()])
 def test_the_truth_is_more_likely_than_a_neighbour_or_another_scale(defense: Defense, dtype: torch.dtype) -> None:

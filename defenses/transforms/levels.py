@@ -83,11 +83,11 @@ class StochasticLevels(Transform):
     def log_density(self, tensors: Tensors, observed: Tensors, context: Context) -> Tensor:
         """Return the logarithm of the density of the reading `observed` (the attacked update) under each candidate in
         `tensors`, for each row (client or example). The value is `log_likelihood`, but without continuation along the
-        tangent, plus a term for the step τ. The reading reveals τ, so this term excludes candidates with another τ. A
-        level that the candidate cannot send counts log 10⁻⁶. `context`: place in the training."""
+        tangent, plus a term for the step τ. The reading reveals a multiple of τ, so this term excludes candidates with
+        another τ. A level that the candidate cannot send counts log 10⁻⁶. `context`: place in the training."""
         total = None
         for name, tensor in tensors.items():
-            apart, off = self._apart(tensor, observed[name].detach(), context.lead)
+            apart, off = self._apart(tensor, observed[name].detach(), context.lead, multiples=True)
             each = (1 - apart).clamp_min(_LEAST).log().sum(-1) - 0.5 * (off / _SENT).square()
             total = each if total is None else total + each
         assert total is not None
@@ -150,17 +150,22 @@ class StochasticLevels(Transform):
     def _count(self, coordinates: int) -> int:
         return max(1, round(math.sqrt(coordinates))) if self.levels is None else self.levels
 
-    def _apart(self, tensor: Tensor, observed: Tensor, lead: int) -> tuple[Tensor, Tensor]:
+    def _apart(
+        self, tensor: Tensor, observed: Tensor, lead: int, *, multiples: bool = False
+    ) -> tuple[Tensor, Tensor]:
         """Return two distances between a candidate's `tensor` and the reading `observed`, with the reading's step τ.
         The first is |g/τ - m|, (*lead, coordinate), for candidate coordinates g and the reading's levels m. The second
-        is the relative error of the candidate's own τ, (*lead,)."""
+        is the relative error of the candidate's own τ, (*lead,). With `multiples`, τ is the part of the shown step that
+        is nearest to the candidate's own step: all levels of a small tensor may be multiples of a number. A reading of
+        zeros shows no step; τ is then the candidate's own."""
         flat, seen = rows(tensor, lead), rows(observed, lead)
-        tau = self._shown_step(seen, self._count(flat.shape[-1]))
-        nothing = tau == 0  # the client sent a row of zeros, which has no step
-        unit = tau.where(~nothing, 1.0)
-        apart = ((flat - seen) / unit[..., None]).abs()
-        own = self._step(tensor.detach(), lead)
-        return apart, own / unit - (~nothing).to(own)
+        count, own = self._count(flat.shape[-1]), self._step(tensor.detach(), lead)
+        tau = self._shown_step(seen, count)
+        nothing = tau == 0  # a row of zeros shows no step
+        if multiples:
+            tau = tau / (tau / _nonzero(own)).round().clamp(1, count)
+        tau = _nonzero(torch.where(nothing, own, tau))
+        return ((flat - seen) / tau[..., None]).abs(), (own / tau - 1).where(~nothing, 0.0)
 
     def _shown_step(self, seen: Tensor, levels: int) -> Tensor:
         """Return the step τ that a reading `seen` shows, (*lead,): the largest τ that divides all magnitudes. Levels
