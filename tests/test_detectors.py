@@ -288,6 +288,7 @@ def test_a_plug_in_detector_is_a_column(run_folder: Path, monkeypatch: pytest.Mo
     assert [each["alarms"]["architecture"] for each in caught["bins"].values()] == [0, 0, 0]
     assert len(told["sentences"]) == 3 and (run_folder / "p.svg").read_text().startswith("<svg")
     monkeypatch.setattr(registry, "_added", {})
+    monkeypatch.setenv("COLUMNS", "200")  # a narrow table breaks lines inside a cell
     text = output(command, run_folder, "--trials", 1, "--thresholds", run_folder / "t.json")
     assert "bins gain 1" in text and "Caught on average, by round: first 100%" in text and "size 100" in text
 

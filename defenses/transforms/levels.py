@@ -155,9 +155,9 @@ class StochasticLevels(Transform):
     ) -> tuple[Tensor, Tensor]:
         """Return two distances between a candidate's `tensor` and the reading `observed`, with the reading's step τ.
         The first is |g/τ - m|, (*lead, coordinate), for candidate coordinates g and the reading's levels m. The second
-        is the relative error of the candidate's own τ, (*lead,). With `multiples`, τ is the part of the shown step that
-        is nearest to the candidate's own step: all levels of a small tensor may be multiples of a number. A reading of
-        zeros shows no step; τ is then the candidate's own."""
+        is the relative error of the candidate's τ, (*lead,). With `multiples`, the shown step may be a multiple of τ:
+        a whole number divides the shown step, so that the result is nearest to the candidate's step. Zeros show no
+        step; the candidate's step then takes this place."""
         flat, seen = rows(tensor, lead), rows(observed, lead)
         count, own = self._count(flat.shape[-1]), self._step(tensor.detach(), lead)
         tau = self._shown_step(seen, count)
