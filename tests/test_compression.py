@@ -174,7 +174,7 @@ def test_the_law_of_a_small_tensors_levels() -> None:
     """Two opposite coordinates, as for two classes: levels ±11 or ±12, so that equal levels show 11 or 12 steps as one;
     and levels 0 or ±1 with one level, so that zeros show no step. Every reading has its probability."""
     given = {"bias": torch.tensor([[0.3, -0.3]], dtype=torch.float64)}
-    for count in (16, 1):
+    for count in (4096, 256, 16, 1):
         transform, tau = StochasticLevels(levels=count, norm="l2"), math.sqrt(0.18) / count
         below, up = math.floor(0.3 / tau), 0.3 / tau - math.floor(0.3 / tau)
         total = 0.0

@@ -20,7 +20,7 @@ _MARGIN = 2.0  # factor on the largest of their step sizes
 _STEEP = 0.9  # distance, in steps, beyond which the likelihood follows its tangent
 _LEAST = 1e-6  # probability assumed for a level which a candidate cannot send
 _WHOLE = 1e-3  # tolerance for an integer level in single precision
-_SENT = 1e-4  # relative precision of the step in a reading
+_SENT = 1e-4  # relative precision of a level in a reading
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,24 +71,32 @@ class StochasticLevels(Transform):
 
         Above |g/τ - m| = 0.9 the function continues along its tangent: a gradient search then has a derivative also for
         a candidate that cannot have sent m. Only `log_density` uses the information that τ gives on the candidate's
-        norm."""
+        norm. If a small tensor shows a multiple of τ, the result overestimates the likelihood."""
         total = None
         for name, tensor in tensors.items():
-            apart, _ = self._apart(tensor, observed[name].detach(), context.lead)
+            apart = self._apart(tensor, observed[name].detach(), context.lead)
             chance = (1 - apart.clamp_max(_STEEP)).log() - (apart - _STEEP).clamp_min(0) / (1 - _STEEP)
             total = chance.sum(-1) if total is None else total + chance.sum(-1)
         assert total is not None
         return total
 
     def log_density(self, tensors: Tensors, observed: Tensors, context: Context) -> Tensor:
-        """Return the logarithm of the density of the reading `observed` (the attacked update) under each candidate in
-        `tensors`, for each row (client or example). The value is `log_likelihood`, but without continuation along the
-        tangent, plus a term for the step τ. The reading reveals a multiple of τ, so this term excludes candidates with
-        another τ. A level that the candidate cannot send counts log 10⁻⁶. `context`: place in the training."""
+        """Return the logarithm of the probability of the reading `observed` (the attacked update) under each candidate
+        in `tensors`, for each row (client or example): `log_likelihood` without continuation along the tangent, with
+        the candidate's step as τ. A term excludes candidates whose step does not divide the reading: the largest
+        distance from a whole level, relative to the level, divided by 10⁻⁴, squared and halved. A level that the
+        candidate cannot send counts log 10⁻⁶. `context`: place in the training."""
         total = None
         for name, tensor in tensors.items():
-            apart, off = self._apart(tensor, observed[name].detach(), context.lead, multiples=True)
-            each = (1 - apart).clamp_min(_LEAST).log().sum(-1) - 0.5 * (off / _SENT).square()
+            flat, seen = rows(tensor, context.lead), rows(observed[name].detach(), context.lead)
+            step = self._step(tensor.detach(), context.lead)
+            tau = _nonzero(step)[..., None]
+            shown = seen / tau
+            level = shown.round()
+            off = ((shown - level).abs() / level.abs().clamp_min(1)).amax(-1)
+            off = torch.where((step == 0) & (seen != 0).any(-1), 1.0, off)
+            chance = (1 - (flat / tau - level).abs()).clamp_min(_LEAST)
+            each = chance.log().sum(-1) - 0.5 * (off / _SENT).square()
             total = each if total is None else total + each
         assert total is not None
         return total
@@ -113,7 +121,7 @@ class StochasticLevels(Transform):
         """Return the noise that an attacker assumes before a reading (observed update): the upper bound τ²/4 on the
         rounding variance. The step τ is then unknown: the bound takes twice the largest τ among public examples'
         gradients, or τ = 1 without public data. A larger update exceeds the bound. `log_likelihood` and `log_density`
-        take τ from the reading instead. `context` is the place in the training, with the public data; `state` is not
+        need no bound. `context` is the place in the training, with the public data; `state` is not
         used."""
         steps = self._public_steps(context)
         if steps is None:
@@ -150,22 +158,12 @@ class StochasticLevels(Transform):
     def _count(self, coordinates: int) -> int:
         return max(1, round(math.sqrt(coordinates))) if self.levels is None else self.levels
 
-    def _apart(
-        self, tensor: Tensor, observed: Tensor, lead: int, *, multiples: bool = False
-    ) -> tuple[Tensor, Tensor]:
-        """Return two distances between a candidate's `tensor` and the reading `observed`, with the reading's step τ.
-        The first is |g/τ - m|, (*lead, coordinate), for candidate coordinates g and the reading's levels m. The second
-        is the relative error of the candidate's τ, (*lead,). With `multiples`, the shown step may be a multiple of τ:
-        a whole number divides the shown step, so that the result is nearest to the candidate's step. Zeros show no
-        step; the candidate's step then takes this place."""
+    def _apart(self, tensor: Tensor, observed: Tensor, lead: int) -> Tensor:
+        """Return |g/τ - m|, (*lead, coordinate), for a candidate's coordinates g in `tensor` and the levels m of the
+        reading `observed`, with the step τ that the reading shows."""
         flat, seen = rows(tensor, lead), rows(observed, lead)
-        count, own = self._count(flat.shape[-1]), self._step(tensor.detach(), lead)
-        tau = self._shown_step(seen, count)
-        nothing = tau == 0  # a row of zeros shows no step
-        if multiples:
-            tau = tau / (tau / _nonzero(own)).round().clamp(1, count)
-        tau = _nonzero(torch.where(nothing, own, tau))
-        return ((flat - seen) / tau[..., None]).abs(), (own / tau - 1).where(~nothing, 0.0)
+        tau = _nonzero(self._shown_step(seen, self._count(flat.shape[-1])))  # a row of zeros shows no step
+        return ((flat - seen) / tau[..., None]).abs()
 
     def _shown_step(self, seen: Tensor, levels: int) -> Tensor:
         """Return the step τ that a reading `seen` shows, (*lead,): the largest τ that divides all magnitudes. Levels
