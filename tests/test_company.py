@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from tests.benchmarks.small_cells import in_double
-from tests.cells import NOISE, NONE, PRUNE, mate
+from tests.cells import FRAMEWORKS, NOISE, NONE, PRUNE, mate
 from tests.records import attack_record
 
 from bench.answer import company as beside
@@ -86,7 +86,10 @@ def test_together_as_alone(tmp_path: Path, attack: str, knowledge: str) -> None:
             assert [mark for mark, _ in part.history] == [mark for mark, _ in alone.history]
 
 
-@pytest.mark.parametrize("defense", registry.names("defenses"))
+@pytest.mark.parametrize(
+    "defense",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name in FRAMEWORKS)) for name in registry.names("defenses")],
+)
 def test_readings_taken_in_pieces_equal_readings_taken_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, defense: str
 ) -> None:
