@@ -18,8 +18,8 @@ from bench.sweep.plan import Resolver
 RESOLVER = Resolver(None)
 MEMORY = Memory()
 GALLERY = 60  # candidates
-# Masks, clips and noise of each coordinate, as other defenses have; tests over all defenses take these in tox -e full.
-FRAMEWORKS = {"nvflare-percentile", "nvflare-svt", "local-dp-mod"}
+# Tests over all defenses take these in `tox -e full`: masks, clips and noise as other defenses have, and twenty draws.
+LATER = {"nvflare-percentile", "nvflare-svt", "local-dp-mod", "censor"}
 PRUNE, NONE = Entry(name="prune", params={"share": 0.7}), Entry(name="none")
 NOISE = Entry(name="gaussian", params={"at": "client", "variance": 1e-3})
 

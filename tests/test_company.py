@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from tests.benchmarks.small_cells import in_double
-from tests.cells import FRAMEWORKS, NOISE, NONE, PRUNE, mate
+from tests.cells import LATER, NOISE, NONE, PRUNE, mate
 from tests.records import attack_record
 
 from bench.answer import company as beside
@@ -87,8 +87,7 @@ def test_together_as_alone(tmp_path: Path, attack: str, knowledge: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "defense",
-    [pytest.param(name, marks=[pytest.mark.slow] * (name in FRAMEWORKS)) for name in registry.names("defenses")],
+    "defense", [pytest.param(name, marks=[pytest.mark.slow] * (name in LATER)) for name in registry.names("defenses")]
 )
 def test_readings_taken_in_pieces_equal_readings_taken_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, defense: str

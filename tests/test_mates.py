@@ -8,7 +8,7 @@ from typing import cast
 import numpy as np
 import pytest
 import torch
-from tests.cells import FRAMEWORKS, attack, entry
+from tests.cells import LATER, attack, entry
 
 from bench.answer.attack import attack as run_attack
 from bench.answer.context import Memory, RunContext
@@ -63,7 +63,7 @@ def random_defenses() -> list[str]:
 
 @pytest.mark.parametrize("where", ["type-1", "aggregate"])
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in FRAMEWORKS)) for name in random_defenses()]
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LATER)) for name in random_defenses()]
 )
 def test_known_examples_are_simulated_as_the_whole_batch_is(tmp_path: Path, name: str, where: str) -> None:
     """For each registered defense with a description: `with_mates` gives what `simulate` gives for the whole batch."""

@@ -414,7 +414,7 @@ def test_the_keyboard_skips_to_the_table(browser: Browser, tmp_path: Path) -> No
         assert shown.evaluate("document.activeElement.id") == "search"
 
 
-@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("dark", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_telephone_scrolls_the_table_and_not_the_page(browser: Browser, tmp_path: Path, dark: bool) -> None:
     long = [row(f"defense-{n}(of={'x' * 200})", at("p" * 60), at("type-1")) for n in range(3)]
     long += [row("none", title="t" * 300, dataset="d" * 200, key="other")]

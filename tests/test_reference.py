@@ -85,6 +85,12 @@ def test_what_ships_is_small_whole_and_of_this_suite() -> None:
         assert {record.status for record in records} <= {"done", "n/a"}
         assert {record.protocol for record in records} == {3}
         assert len({record.provenance.bench.sha256 for record in records}) == 1, "one commit's code"
+
+
+@pytest.mark.slow
+def test_what_ships_lacks_figures_for_known_reasons_only() -> None:
+    for version in store.of_defenses(store.versions()):
+        records = store.read(version)
         lacking = [each for each in standings(board(records)) if each.missing]
         whys = {each.defense.partition("(")[0]: {absent.why for absent in each.absent} for each in lacking}
         # what a shuffle sends, parameter by parameter, is no attack's to read; of one example there is no variance

@@ -145,7 +145,9 @@ def test_a_model_without_such_rows_is_not_applicable(tmp_path: Path) -> None:
         assert record.status == "n/a" and str(record.reason).startswith("its first layer is no fully connected layer")
 
 
-@pytest.mark.parametrize("model", ["linear", "dlg-lenet", pytest.param("resnet20", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "model", ["linear", *(pytest.param(n, marks=pytest.mark.slow) for n in ("dlg-lenet", "resnet20"))]
+)
 def test_inserted_layers_recover_the_examples_of_any_net(tmp_path: Path, model: str) -> None:
     """Nets without rows for `bins`, and batches of 8 examples in 1024 bins."""
     by_value = entry("attacks", "bins", direction="random")  # few digits differ in brightness
