@@ -360,6 +360,7 @@ def test_many_multipliers_are_interpolated_to_seven_digits() -> None:
     assert pld.epsilon(alike, DELTA, q=0.01) < rdp.epsilon(alike, DELTA, q=0.01, old=False)
 
 
+@pytest.mark.slow
 def test_a_cycle_that_ends_in_next_to_no_noise_has_figures_or_says_why_not() -> None:
     """The paper's cyclic formula falls to 0: its last steps spend more than any exponential holds."""
     mechanism = FedAlphaCdp(sigma=15.0, decay="cyclic").mechanism(PAPER)

@@ -77,6 +77,7 @@ def test_who_does_not_know_it_cannot(tmp_path: Path) -> None:
     assert right == 0 and leaked == 0
 
 
+@pytest.mark.slow
 def test_labels_of_a_batch_are_counted_by_the_description(tmp_path: Path) -> None:
     """As well as where nothing is turned, by the rule."""
     ours, _ = labels_right(tmp_path, attack_="cpl", batch=3)

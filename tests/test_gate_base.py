@@ -234,6 +234,7 @@ def test_a_changed_renamed_or_new_default_is_compared_and_named(
     assert others.exit_code == (1 if written == ("step",) and "bits" not in new.params else 3), "another wish"
 
 
+@pytest.mark.slow
 def test_the_error_rates_hold_for_cells_that_pair_by_the_request() -> None:
     """200 places with a changed default, 0.5 dB of noise: without a gain none is weaker, with 6 dB all are."""
     generator = np.random.default_rng(5)

@@ -83,6 +83,7 @@ def test_the_weight_of_the_prior_is_that_of_the_most_probable_candidate(law: str
     assert float(noise.prior(torch.rand_like(flat), (0.0, 1.0))) > 0
 
 
+@pytest.mark.slow
 def test_a_noise_model_keeps_the_attacker_from_fitting_the_noise() -> None:
     """Four noisy readings of a flat image: the plain attacker fits the noise, the adaptive one does not."""
     torch.manual_seed(0)

@@ -76,21 +76,19 @@ def test_settings_have_files_of_their_own() -> None:
     assert len({store.slug(each) for each in settings}) == len(settings) <= 35
 
 
-def test_what_ships_is_small_whole_and_of_this_suite() -> None:
+def test_what_ships_is_small_and_of_this_suite() -> None:
     files = [path for path in store.FOLDER.rglob("*") if path.suffix in (".xz", ".webp")]
     assert sum(path.stat().st_size for path in files) <= MOST_BYTES
     assert set(store.versions()) <= set(VERSIONS.values())
+
+
+@pytest.mark.slow
+def test_what_ships_is_whole_and_of_a_single_commit() -> None:
     for version in store.of_defenses(store.versions()):
         records = store.read(version)
         assert {record.status for record in records} <= {"done", "n/a"}
         assert {record.protocol for record in records} == {3}
         assert len({record.provenance.bench.sha256 for record in records}) == 1, "one commit's code"
-
-
-@pytest.mark.slow
-def test_what_ships_lacks_figures_for_known_reasons_only() -> None:
-    for version in store.of_defenses(store.versions()):
-        records = store.read(version)
         lacking = [each for each in standings(board(records)) if each.missing]
         whys = {each.defense.partition("(")[0]: {absent.why for absent in each.absent} for each in lacking}
         # what a shuffle sends, parameter by parameter, is no attack's to read; of one example there is no variance

@@ -195,7 +195,9 @@ def test_a_planted_bug_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("knowledge", ["plain", pytest.param("adaptive", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("attack", ["cpl", pytest.param("gradinv", marks=pytest.mark.slow), "map"])
+@pytest.mark.parametrize(
+    "attack", ["cpl", *(pytest.param(name, marks=pytest.mark.slow) for name in ("gradinv", "map"))]
+)
 def test_waits_and_kernels_of_an_evaluation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attack: str, knowledge: str
 ) -> None:

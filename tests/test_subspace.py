@@ -79,6 +79,7 @@ def test_the_jacobian_is_that_of_the_residuals(factors: bool) -> None:
     assert torch.allclose(problem.jacobian(x, targets)[0], plain, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_clipped_examples_are_exact_where_factors_are_free() -> None:
     """Each example's gradient shortened to the same length, as Fed-CDP does."""
     case = situation("type-1", batch=3, readings=1, kind=TABLE)
