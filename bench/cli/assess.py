@@ -18,7 +18,6 @@ from bench.sanitize import first_line, sanitize
 if TYPE_CHECKING:
     from bench.assess.result import Assessment, Figure, Remedy
 
-_FILE = click.Path(dir_okay=False, path_type=Path)
 _MINUTES = click.option(
     "--minutes", type=click.FloatRange(0.5), default=10.0, show_default=True, help="Time for all attacks, on two cores."
 )
@@ -80,14 +79,10 @@ def command() -> None:
 
 
 @command.command()
-@click.argument("reading_file", type=_FILE, metavar="READING.npz")
-@click.option("--model", required=True, metavar="NAME", help="Registered model behind the reading.")
-@common.params_option("--model-param", "model_params", "Parameter of the model.")
-@click.option(
-    "--weights", type=_FILE, help="Weights of the model: .safetensors, .npz or .pt [default: from the reading file]."
-)
-@click.option("--truth", type=_FILE, required=True, help="True `inputs` and `labels` (.npz).")
-@click.option("--public", type=_FILE, help="Public `inputs` and `labels` (.npz).")
+@click.argument("reading_file", type=common.FILE, metavar="READING.npz")
+@common.reading_model
+@click.option("--truth", type=common.FILE, required=True, help="True `inputs` and `labels` (.npz).")
+@click.option("--public", type=common.FILE, help="Public `inputs` and `labels` (.npz).")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the attacks.")
 @_OUT
 @_MINUTES

@@ -19,16 +19,12 @@ if TYPE_CHECKING:
     from bench.scoring.score import Scores
     from bench.trip import Reading, Reconstruction
 
-_FILE = click.Path(dir_okay=False, path_type=Path)
-
 
 @click.command()
-@click.option("--reading", "reading_file", type=_FILE, required=True, help="Reading file with the gradient or update.")
-@click.option("--model", required=True, metavar="NAME", help="Registered model behind the reading.")
-@common.params_option("--model-param", "model_params", "Parameter of the model.")
 @click.option(
-    "--weights", type=_FILE, help="Weights of the model: .safetensors, .npz or .pt [default: from the reading file]."
+    "--reading", "reading_file", type=common.FILE, required=True, help="Reading file with the gradient or update."
 )
+@common.reading_model
 @click.option("--attack", "name", default="cpl", show_default=True, metavar="NAME", help="Attack.")
 @common.params_option("--attack-param", "attack_params", "Parameter of the attack.")
 @click.option(
@@ -39,8 +35,8 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     help="Gradient evaluations for each reading.",
 )
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the attack's start.")
-@click.option("--truth", type=_FILE, help="True `inputs` and `labels` (.npz), for scores.")
-@click.option("--public", type=_FILE, help="Public `inputs` and, if known, `labels` (.npz), for priors.")
+@click.option("--truth", type=common.FILE, help="True `inputs` and `labels` (.npz), for scores.")
+@click.option("--public", type=common.FILE, help="Public `inputs` and, if known, `labels` (.npz), for priors.")
 @click.option(
     "--out", type=click.Path(file_okay=False, path_type=Path), help="Folder of the results [default: FILE-leak]."
 )

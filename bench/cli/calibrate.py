@@ -36,13 +36,7 @@ FOLDER = Path("runs/tradeoff")
 @common.data_dir
 @common.device
 @common.jobs
-@click.option(
-    "--plugin",
-    "plugins",
-    multiple=True,
-    metavar="FILE|MODULE",
-    help="Register your own entries: a Python file or a module.",
-)
+@common.plugin_files
 @common.tracking
 @common.json_flag
 def command(

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from bench.registry import entries as registry
 from bench.sanitize import LONGEST, sanitize
 
 PATH = click.Path(path_type=Path)
+FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 def _add(context: click.Context, option: click.Parameter, plugins: tuple[str, ...]) -> None:
@@ -58,13 +60,20 @@ rows = click.option(
 )
 jobs = click.option("--jobs", type=click.IntRange(1), help="Worker processes, one thread each [default: cores].")
 json_flag = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-plugins = click.option(
+_plugin = partial(
+    click.option,
     "--plugin",
+    "plugins",
     multiple=True,
     metavar="FILE|MODULE",
-    expose_value=False,
-    callback=_add,
     help="Register your own entries: a Python file or a module.",
+)
+plugin_files = _plugin()  # for commands that pass the files on
+plugins = _plugin(expose_value=False, callback=_add)
+_model = click.option("--model", required=True, metavar="NAME", help="Registered model behind the reading.")
+_model_param = params_option("--model-param", "model_params", "Parameter of the model.")
+_weights = click.option(
+    "--weights", type=FILE, help="Weights of the model: .safetensors, .npz or .pt [default: from the reading file]."
 )
 _tracking_uri = click.option(
     "--tracking-uri", metavar="URI", help="MLflow server or store [default: mlflow.db next to the run folder]."
@@ -76,6 +85,12 @@ run = click.argument("run", type=PATH, required=False, callback=lambda context, 
 def tracking(command: Callable[..., Any]) -> Callable[..., Any]:
     """Decorate a click command: add the options `--tracking-uri` and `--no-tracking`, for uploads to MLflow."""
     return _tracking_uri(_no_tracking(command))
+
+
+def reading_model(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate a click command on a reading file (an observed update): add the options `--model`, `--model-param` and
+    `--weights`, for the model behind the reading."""
+    return _model(_model_param(_weights(command)))
 
 
 def print_json(content: Any) -> None:

@@ -147,13 +147,7 @@ class _Options:
     "--executor", metavar="dask://HOST:PORT", help="Run on the workers of a Dask cluster, not on this machine."
 )
 @click.option("--time-limit", metavar="TIME", callback=_seconds, help="Longest time of a cell, such as 90s, 30m or 2h.")
-@click.option(
-    "--plugin",
-    "plugins",
-    multiple=True,
-    metavar="FILE|MODULE",
-    help="Register your own entries: a Python file or a module.",
-)
+@common.plugin_files
 @click.option(
     "--defense",
     "defenses",
