@@ -90,7 +90,8 @@ def tracking(command: Callable[..., Any]) -> Callable[..., Any]:
 def reading_model(command: Callable[..., Any]) -> Callable[..., Any]:
     """Decorate a click command on a reading file (an observed update): add the options `--model`, `--model-param` and
     `--weights`, for the model behind the reading."""
-    return _model(_model_param(_weights(command)))
+    with_params: Callable[..., Any] = _model_param(_weights(command))
+    return _model(with_params)
 
 
 def print_json(content: Any) -> None:
