@@ -18,6 +18,9 @@ STAGES: tuple[Stage, ...] = ("input", "example", "step", "client", "exchange", "
 # Stages on gradients and updates: a description covers them, and some point shows each.
 GRADIENT_STAGES: tuple[Stage, ...] = STAGES[1:]
 
+# Stages on gradients inside a local step: of each example, then of their mean.
+STEP_STAGES: tuple[Stage, ...] = ("example", "step")
+
 # Stages on a client's whole update, in order: after the local training, before the mean.
 UPDATE_STAGES: tuple[Stage, ...] = ("client", "exchange", "server")
 

@@ -93,7 +93,7 @@ def _curve(
 
 def _at_level(score: Score, strength: Strength | None, uploads: int, bound: Bound) -> AtLevel:
     question = score.listener.question
-    fixed = counts_of(0.0, score.listener.strengths.get(None, ()), question)
+    fixed = score.listener.strengths.get(None)
     share, low, high = _share(score.readings, question)
     found = score.listener.calibrated.get(score.level)
     point, chance = score.listener.point, score.listener.chance
@@ -115,7 +115,7 @@ def _at_level(score: Score, strength: Strength | None, uploads: int, bound: Boun
         ceiling_all=bound(score.defense, point, chance, uploads),
         released=None if released is None else released.epsilon,
         released_of=None if released is None or released.epsilon is None else f"{released.unit}, {released.adjacency}",
-        meets=() if fixed is None or not fixed.hits else levels_met(fixed, score.listener.levels),
+        meets=() if fixed is None else levels_met(_counted(fixed, question), score.listener.levels),
     )
 
 
@@ -130,9 +130,14 @@ def levels_met(counts: Counts, levels: Mapping[str, float]) -> tuple[str, ...]:
 def _share(records: Sequence[Record], question: Question) -> tuple[float, float, float]:
     """Return (share of named or reconstructed examples, lower end, upper end), with the 95 % interval over weight
     seeds."""
+    counted = _counted(records, question)
+    return counted.share, *_interval(counted, LEVEL)
+
+
+def _counted(records: Sequence[Record], question: Question) -> Counts:
     counted = counts_of(0.0, records, question)
     assert counted is not None
-    return counted.share, *_interval(counted, LEVEL)
+    return counted
 
 
 def _interval(counts: Counts, level: float) -> tuple[float, float]:

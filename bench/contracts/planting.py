@@ -66,7 +66,6 @@ def shown_from(
             current = {name: trial.federated.unit * value for name, value in current.items()}
         elif stage == "aggregate":
             current = {name: value.mean(0) for name, value in current.items()}
-        examples = next(iter(current.values())).shape[1] if stage == "example" else trial.federated.batch
         current, chain = chain.apply(
             stage,
             current,
@@ -76,7 +75,7 @@ def shown_from(
             norms=left,
             weights=trial.weights,
             examples=each,
-            local=trial.local(CLIENTS, examples) if stage in ("example", "step") else None,
+            local=trial.local(stage, tensors=current),
         )
         shown[stage] = dict(current)
     return shown

@@ -20,7 +20,7 @@ from bench.federated.draws import KeyedDraws
 from bench.federated.pipeline import Taps, run_round
 from bench.federated.stages import DrawKey, Stages, stages
 from bench.gradients import group_gradients, one_hot
-from bench.points import STAGES, UPDATE_STAGES, Stage
+from bench.points import STAGES, STEP_STAGES, UPDATE_STAGES, Stage
 from bench.trip import Tensors
 
 CLIENTS = (1, 4, 7)
@@ -104,7 +104,6 @@ class Trial:
         if stage == "step":
             each = {name: value[_places(clients)] for name, value in self.at("example").items()}
             left = norms(each, 2)
-        examples = next(iter(tensors.values())).shape[1] if stage == "example" else self.federated.batch
         return self.stages.apply(
             stage,
             tensors,
@@ -113,12 +112,18 @@ class Trial:
             norms=left,
             weights=self.weights,
             examples=None if each is None else {name: value.to(tensors[name]) for name, value in each.items()},
-            local=self.local(clients, examples) if stage in ("example", "step") else None,
+            local=self.local(stage, clients, tensors),
         )[0]
 
-    def local(self, clients: tuple[int, ...], examples: int) -> Local:
-        """Return the model, weights and data in the first local step, as transforms (functions on tensors) at stage
-        `example` get them: for the clients with the numbers `clients`, and the first `examples` examples of each."""
+    def local(self, stage: Stage, clients: tuple[int, ...] = CLIENTS, tensors: Tensors | None = None) -> Local | None:
+        """Return the model, weights and data in the first local step, as transforms (functions on tensors) at `stage`
+        get them, for the clients with the numbers `clients`; None outside local steps. At stage `example`, the data are
+        the examples whose gradients are in `tensors`, name → (client, example, *shape); None: the whole batch."""
+        if stage not in STEP_STAGES:
+            return None
+        examples = self.federated.batch
+        if stage == "example" and tensors is not None:
+            examples = next(iter(tensors.values())).shape[1]
         rows = _places(clients)
         return Local(
             model=self.module,
@@ -236,7 +241,7 @@ def context_of(trial: Trial, stage: Stage, *, draw: int = 0) -> Context:
         norms=norms(each, 2) if each else None,
         examples=each,
         weights=trial.weights,
-        local=trial.local(CLIENTS, trial.federated.batch) if stage in ("example", "step") else None,
+        local=trial.local(stage),
     )
 
 

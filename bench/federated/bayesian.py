@@ -20,11 +20,10 @@ from bench.federated.batches import Batches
 from bench.federated.clients import Network
 from bench.federated.draws import NoDraws, ZeroDraws
 from bench.federated.stages import DrawKey, Stages
-from bench.points import UPDATE_STAGES, Stage
+from bench.points import STEP_STAGES, UPDATE_STAGES, Stage
 from bench.record.schema import BayesianRound
 
 CHUNK = 10  # clients whose examples' gradients are in memory at once
-_LOCAL: tuple[Stage, ...] = ("example", "step")
 _BDP = "BDP is not DP: it speaks of rows like those seen, exchangeable and of one distribution"
 _CLIENTS = "at the level of clients it says nothing of a single example"
 
@@ -217,9 +216,9 @@ def _obstacle(level: str, federated: Federated, stages: Stages) -> str | None:
 
 def _counted(level: str) -> tuple[Stage, ...]:
     if level == "instance":
-        return _LOCAL
+        return STEP_STAGES
     sent: tuple[Stage, ...] = (*UPDATE_STAGES, "aggregate")
-    return sent if level == "client" else (*_LOCAL, *sent)
+    return sent if level == "client" else (*STEP_STAGES, *sent)
 
 
 def _variance(stages: Stages, level: str, federated: Federated, round_: int) -> float:

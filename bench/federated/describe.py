@@ -16,12 +16,11 @@ from bench.federated.recognise import recognised
 from bench.federated.shown import Code, Rule
 from bench.federated.stages import Stages
 from bench.federated.straight_through import StraightThrough, straight_through
-from bench.points import GRADIENT_STAGES, STAGES, UPDATE_STAGES, Point, Scope, Stage
+from bench.points import GRADIENT_STAGES, STAGES, STEP_STAGES, UPDATE_STAGES, Point, Scope, Stage
 from bench.points import point as point_of
 from bench.trip import Candidates, Clients, Given, Noise, Outcomes, StepDefense, repeated
 
-_IN_STEPS: tuple[Stage, ...] = ("example", "step")
-_OF_A_CLIENT = (*_IN_STEPS, *UPDATE_STAGES)
+_OF_A_CLIENT = (*STEP_STAGES, *UPDATE_STAGES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +109,7 @@ class Composition:
     @property
     def inside_steps(self) -> bool:
         """True if a transform acts inside a local step, at stage `example` or `step`."""
-        return any(part.stage in _IN_STEPS for part in self.parts)
+        return any(part.stage in STEP_STAGES for part in self.parts)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -268,7 +267,7 @@ class Composition:
     @property
     def _unit(self) -> float:
         """Factor from a mean gradient to the tensors of the stages after training; 1 if no transform acts there."""
-        return self.unit if any(part.stage not in _IN_STEPS for part in self.parts) else 1.0
+        return self.unit if any(part.stage not in STEP_STAGES for part in self.parts) else 1.0
 
     def log_likelihood(self, simulated: Tensors, observed: Tensors) -> Tensor | None:
         """Return log p(`observed` | `simulated`) for each reading (observed update), (reading,), up to a constant and
@@ -293,7 +292,7 @@ class Composition:
         if not self.parts or not self.parts[-1].shown or not self.additive:
             return None
         last = self.parts[-1]
-        scale = self.unit if last.stage not in _IN_STEPS else 1.0
+        scale = self.unit if last.stage not in STEP_STAGES else 1.0
         ours, seen = ({n: scale * v for n, v in each.items()} for each in (simulated, observed))
         context = self.contexts[last.stage]
         if last.stage != "example":
@@ -307,7 +306,7 @@ class Composition:
 
     def _states(self, rows: Mapping[str, Tensor]) -> dict[int, State]:
         count = len(next(iter(rows.values())))
-        return {n: part.of_rows(count) for n, part in enumerate(self.parts) if part.stage in _IN_STEPS}
+        return {n: part.of_rows(count) for n, part in enumerate(self.parts) if part.stage in STEP_STAGES}
 
     def _local_step(
         self,
@@ -492,7 +491,7 @@ def describe(
     steps = setting.steps if point.after_training else 1
     examples = 1 if point.scope is Scope.EXAMPLE else setting.batch
     # number of a stage's rows over which a reading is the mean
-    behind = {stage: senders * (steps if stage in _IN_STEPS else 1) for stage in STAGES} | {"aggregate": 1}
+    behind = {stage: senders * (steps if stage in STEP_STAGES else 1) for stage in STAGES} | {"aggregate": 1}
     behind["example"] *= examples
     try:
         parts = _parts(stages, contexts, probe, behind, unit)
@@ -503,7 +502,7 @@ def describe(
     noises, additive = _noises(parts, contexts)
     # draws at `input` change the examples: means over draws, and likelihoods of original examples, are useless
     additive = additive and not stages.has("input")
-    scales: dict[Stage, float] = {stage: 1.0 if stage in _IN_STEPS else unit for stage in STAGES}
+    scales: dict[Stage, float] = {stage: 1.0 if stage in STEP_STAGES else unit for stage in STAGES}
     single = cache(
         partial(
             describe,
@@ -553,7 +552,7 @@ def _parts(
         context = contexts[stage]
         if context.lead < lead:
             current, lead = {name: value[:, 0] for name, value in current.items()}, 1
-        if stage not in _IN_STEPS and scale != unit:
+        if stage not in STEP_STAGES and scale != unit:
             current, scale = {name: unit * value for name, value in current.items()}, unit
         state = stages.states.get((stage, position), {})
         if state and transform.owner == "client":
@@ -597,7 +596,7 @@ def _clients(parts: tuple[DescribedTransform, ...], alone: Callable[[], Composit
     last = parts[-1] if parts else None
     if last is None or last.stage not in UPDATE_STAGES or last.transform.quantises is None:
         return None
-    if any(part.stage in _IN_STEPS for part in parts):
+    if any(part.stage in STEP_STAGES for part in parts):
         return None  # a defense inside local steps needs whole gradients
     single = alone()
     return None if single is None else Clients(signs=last.transform.quantises == "signs", alone=single)

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from bench.defenses.base import Context, Defense, Draws, Local, Setting, Shapes, State, Tensors, Transform
 from bench.federated.draws import KeyedDraws
-from bench.points import STAGES, Point, Scope, Stage
+from bench.points import STAGES, STEP_STAGES, Point, Scope, Stage
 
-_LOCAL: tuple[Stage, ...] = ("input", "example", "step")  # stages inside local training
+_LOCAL: tuple[Stage, ...] = ("input", *STEP_STAGES)  # stages inside local training
 Place = tuple[Stage, int]  # a transform's stage, and its position in the stage
 Output = TypeVar("Output")
 
@@ -246,7 +246,7 @@ def stages(defense: Defense, setting: Setting, shapes: Shapes) -> Stages:
                     "derive it from bench.defenses.base:Transform"
                 )
             state = transform.initial_of(shapes, setting.clients)
-            if state and transform.owner == "server" and stage in ("input", "example", "step"):
+            if state and transform.owner == "server" and stage in _LOCAL:
                 raise ValueError(
                     f"{type(transform).__name__} keeps a server's state at stage {stage!r}, inside local steps"
                 )

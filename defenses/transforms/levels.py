@@ -74,7 +74,9 @@ class StochasticLevels(Transform):
         norm. If a small tensor shows a multiple of τ, the result overestimates the likelihood."""
         total = None
         for name, tensor in tensors.items():
-            apart = self._apart(tensor, observed[name].detach(), context.lead)
+            flat, seen = rows(tensor, context.lead), rows(observed[name].detach(), context.lead)
+            tau = _nonzero(self._shown_step(seen, self._count(flat.shape[-1])))  # a row of zeros shows no step
+            apart = ((flat - seen) / tau[..., None]).abs()
             chance = (1 - apart.clamp_max(_STEEP)).log() - (apart - _STEEP).clamp_min(0) / (1 - _STEEP)
             total = chance.sum(-1) if total is None else total + chance.sum(-1)
         assert total is not None
@@ -157,13 +159,6 @@ class StochasticLevels(Transform):
 
     def _count(self, coordinates: int) -> int:
         return max(1, round(math.sqrt(coordinates))) if self.levels is None else self.levels
-
-    def _apart(self, tensor: Tensor, observed: Tensor, lead: int) -> Tensor:
-        """Return |g/τ - m|, (*lead, coordinate), for a candidate's coordinates g in `tensor` and the levels m of the
-        reading `observed`, with the step τ that the reading shows."""
-        flat, seen = rows(tensor, lead), rows(observed, lead)
-        tau = _nonzero(self._shown_step(seen, self._count(flat.shape[-1])))  # a row of zeros shows no step
-        return ((flat - seen) / tau[..., None]).abs()
 
     def _shown_step(self, seen: Tensor, levels: int) -> Tensor:
         """Return the step τ that a reading `seen` shows, (*lead,): the largest τ that divides all magnitudes. Levels
