@@ -37,13 +37,14 @@ class Attack(ABC):
     """True if the attack uses known examples behind a reading (the grant `mates`)."""
     servers: ClassVar[tuple[str, ...]] = ("listen",)
     """Threat levels (the grant `server`) under which the attack runs, least first: "listen" (the server sends honest
-    weights), "weights" (the server sends weights chosen by the method `craft`) or "layers" (the same, with layers
-    inserted before the model)."""
+    weights), "weights" (the server sends weights chosen by the method `craft`), "inconsistent" (the server sends these
+    weights to the victim, and zeros to all other clients) or "layers" (weights for all clients, with layers inserted
+    before the model)."""
 
     def craft(self, server: Server, key: Key) -> Tensors | None:
         """Choose the weights that the server sends to all clients: name → (*shape), named and shaped as
-        `server.weights`. Called once per cell (experiment configuration), before the round, under the grant `server =
-        "weights"` or `"layers"`.
+        `server.weights`. Called once per cell (experiment configuration), before the round, under every grant `server`
+        but `"listen"`. Under `"inconsistent"` only the victim receives the weights.
 
         - `server`: the server's knowledge before the round: model, honest weights, public examples.
         - `key`: source for all random numbers.

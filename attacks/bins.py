@@ -42,7 +42,7 @@ class Bins(Attack):
     reference = "Fowl et al. 2022, ICLR (Robbing the Fed), also in a layer that the model has"
     iterative = False
     most_examples = 1024
-    servers = ("weights", "layers")
+    servers = ("weights", "inconsistent", "layers")
 
     direction: Literal["brightness", "random"] = parameter(
         "brightness",

@@ -41,7 +41,7 @@ class Trap(Attack):
     reference = "Boenisch et al. 2023, EuroS&P; equal shares: Nowak et al. 2024 (QBI); spread shares, peeling: ours"
     iterative = False
     most_examples = 1024
-    servers = ("listen", "weights")
+    servers = ("listen", "weights", "inconsistent")
 
     shares: Literal["spread", "equal"] = parameter(
         "spread",

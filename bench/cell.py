@@ -23,9 +23,9 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 # Knowledge about the defense: none; its description; none, but runs on the attacker's examples.
 Knowledge = Literal["plain", "adaptive", "black-box"]
 
-# Threat levels of the server: honest weights; weights by the attack's choice, equal for all clients; the same with
-# layers inserted before the agreed model.
-ServerLevel = Literal["listen", "weights", "layers"]
+# Threat levels of the server: honest weights; weights by the attack's choice, equal for all clients; such weights for
+# the victim only; equal weights with layers inserted before the agreed model.
+ServerLevel = Literal["listen", "weights", "inconsistent", "layers"]
 
 
 class Mark(Enum):
@@ -203,7 +203,10 @@ class Grants(Frozen):
     """Whether the attacker knows all examples behind a reading except the first, the only victim."""
     server: ServerLevel = Field(default="listen", description="a server that chooses the {}")
     """Threat level of the server: `listen` sends honest weights; `weights` sends weights that the attack chooses once,
-    equal for all clients (`Attack.craft`); `layers` also inserts a fully connected layer before the agreed model."""
+    equal for all clients (`Attack.craft`); `inconsistent` sends these weights to the victim and zeros to the round's
+    other clients, at `aggregate` only; `layers` also inserts a fully connected layer before the agreed model. At
+    `inconsistent`, a reading is the mean times the number of clients: the victim's message, plus the other clients'
+    gradients where zero weights do not make these zero (the last layer)."""
     dummies: int = Field(default=0, ge=0, description="{} of a round's clients are the attacker's")
     """k, the number of the K clients in a round that the attacker controls (dummies), at `aggregate` only. A reading is
     the mean over the other K - k clients, because the attacker subtracts the dummies' messages."""
@@ -215,7 +218,14 @@ class Grants(Frozen):
     def words(self) -> list[str]:
         """Return a text of a few words for each granted permission, such as `the true labels`, for tables."""
         fields = type(self).model_fields
-        return [(fields[name].description or name).format(value) for name, value in self.granted().items()]
+        granted = self.granted() | ({} if self.server == "listen" else {"server": self.chosen})
+        return [(fields[name].description or name).format(value) for name, value in granted.items()]
+
+    @property
+    def chosen(self) -> str:
+        """The server's choice in words, such as `weights` or `layers`; `weights of each client` at the level
+        `inconsistent`."""
+        return "weights of each client" if self.server == "inconsistent" else self.server
 
 
 class _Cell(Frozen):
@@ -346,8 +356,9 @@ class AttackCell(_Cell):
     @property
     def senders(self) -> int:
         """Number of clients whose updates a reading (an observed update) combines: at `aggregate` K - k (K clients in a
-        round, without the attacker's k dummies), otherwise 1."""
-        mean = POINTS[self.point].scope is Scope.AGGREGATE
+        round, without the attacker's k dummies), otherwise 1. Also 1 if the server silences all clients but one (level
+        `inconsistent`)."""
+        mean = POINTS[self.point].scope is Scope.AGGREGATE and self.grants.server != "inconsistent"
         return self.federated.per_round - self.grants.dummies if mean else 1
 
 

@@ -194,6 +194,8 @@ class Transform:
     subtract. Needed only for a transform that mixes clients, or at stages `server` and `aggregate`."""
     needs_examples: ClassVar[bool] = False
     """True at stage `step` if the transform reads each example's gradient."""
+    reads_weights: ClassVar[bool] = False
+    """True if the output depends on the round's initial weights (`Context.weights`), equal for all clients."""
     unlinks: ClassVar[bool] = False
     """True if the output no longer shows which coordinates come from the same client."""
     owner: Literal["server", "client"] = "server"

@@ -207,5 +207,5 @@ def _title(cell: AttackCell) -> str:
     trained = f"{setting.algorithm} B={setting.batch} L={setting.steps}"
     granted = [f"granted {words}" for words in _grants(cell).words()]
     others = [] if cell.victims is None else [f"victims {cell.victims}"]
-    others += [] if cell.grants.server == "listen" else [f"{cell.grants.server} by {entry_text(cell.attack)}"]
+    others += [] if cell.grants.server == "listen" else [f"{cell.grants.chosen} by {entry_text(cell.attack)}"]
     return " · ".join([dataset_name(cell), entry_text(cell.model), origin, trained, *granted, *others])

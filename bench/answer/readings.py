@@ -19,7 +19,7 @@ from bench.federated.pipeline import run_round
 from bench.federated.simulator import Kept, RoundSimulator, simulator_name, simulator_seed
 from bench.federated.stages import DrawKey, Stages
 from bench.points import Point, Scope
-from bench.trip import Reading, Server
+from bench.trip import Reading, Server, Tensors
 
 _MOST = 2048  # examples whose gradients are computed at once
 
@@ -140,15 +140,18 @@ def observe(
     draw_key = DrawKey(
         seed=cell.seed, draw=cell.draw, round=setup.round, observation=observation, colluders=cell.grants.colluders
     )
+    silences = cell.grants.server == "inconsistent"
     federated, classes = cell.federated, setup.data.classes
     weights = {name: value.clone() for name, value in setup.weights.items()}
     apart = point.scope is not Scope.AGGREGATE and not setup.whole_round  # a client's reading needs no other client
     if apart:
         batches = [piece for batch in batches for piece in _pieces(batch)]
-    shown = [
-        _plain(run_round(setup.model, weights, batch, federated, stages, draw_key, classes=classes).shown[point.after])
-        for batch in batches
-    ]
+    shown = []
+    for batch in batches:
+        received = _silenced(weights, len(batch.clients)) if silences else None
+        taps = run_round(setup.model, weights, batch, federated, stages, draw_key, classes=classes, received=received)
+        factor = len(batch.clients) if silences else 1
+        shown.append({name: factor * value for name, value in _plain(taps.shown[point.after]).items()})
     if any(not torch.equal(value, setup.weights[name]) for name, value in weights.items()):
         raise PluginError(f"defense {cell.defense.name} wrote to the round's weights; let it work on copies")
     if not all(bool(torch.isfinite(value).all()) for one in shown for value in one.values()):
@@ -159,6 +162,17 @@ def observe(
         return {name: torch.cat([one[name] for one in shown]) for name in setup.weights}
     # each entry is a reading's whole round, with the victim first
     return {name: torch.stack([one[name][0] for one in shown]) for name in setup.weights}
+
+
+def _silenced(weights: Tensors, clients: int) -> dict[str, Tensor]:
+    """Return the weights that a server sends to each of a round's `clients`, name → (client, *shape): `weights`, name →
+    (*shape), to the first client, and zeros to the others. A layer above zero weights returns no gradient: only the
+    last layer's gradient is not zero, and with ReLU only its bias."""
+    first = torch.arange(clients) == 0
+    return {
+        name: value.where(first.reshape(-1, *[1] * value.dim()), torch.zeros_like(value))
+        for name, value in weights.items()
+    }
 
 
 def _pieces(batch: Batches) -> list[Batches]:

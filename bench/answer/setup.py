@@ -213,8 +213,9 @@ def _weights(
 
 def _whole_round(cell: AttackCell, defended: Stages, at: Point) -> bool:
     """Return whether a client's reading at `at` depends on other clients in its round. Raises `NotApplicable` if
-    colluding clients are granted but hold no values that help the attacker, and for dummies if the defense exchanges
-    values between clients or acts at the server."""
+    colluding clients are granted but hold no values that help the attacker, for dummies if the defense exchanges
+    values between clients or acts at the server, and for other weights for other clients if the defense reads the
+    round's common weights."""
     if cell.grants.dummies and (stage := defended.without_dummies):
         why = (
             "at the server, which has the dummies; choose a defense of clients"
@@ -222,6 +223,8 @@ def _whole_round(cell: AttackCell, defended: Stages, at: Point) -> bool:
             else "between clients; for their knowledge grant colluders at type-0"
         )
         raise NotApplicable(f"dummies: {cell.defense.name} acts {why}")
+    if cell.grants.server == "inconsistent" and defended.reads_weights:
+        raise NotApplicable(f'{cell.defense.name} depends on a round\'s common weights; take server = "weights"')
     whole = defended.first_mixing_stage is not None and at.sees(defended.first_mixing_stage)
     if cell.grants.colluders and (not whole or at.scope is not Scope.UPDATE):
         raise NotApplicable(

@@ -68,16 +68,18 @@ def batches_of(cell: AttackCell, setup: Setup, victims: Victims, point: Point) -
     """Return the clients' batches for each federated round that the cell (an experiment) simulates to observe
     `victims` at the interception `point` (the value for `cell.point`).
 
-    - At `aggregate`: a round for each reading (observed update), with the reading's victims as clients.
+    - At `aggregate`: a round for each reading (observed update), with the reading's victims as clients. If the server
+      silences all clients but the victim (level `inconsistent`): the victim, then these clients.
     - At other points, if a client's reading depends on other clients (`Setup.whole_round`, as for exchanged noise): a
       round for each reading, with the victim first, then K - 1 other clients, drawn by a key from `setup`'s data.
     - Otherwise: a single round for all readings, with all victims as clients."""
-    if point.scope is Scope.AGGREGATE:
+    silences = cell.grants.server == "inconsistent"
+    if point.scope is Scope.AGGREGATE and not silences:
         return [
             Batches(clients=victims.clients[r], inputs=victims.inputs[r], labels=victims.labels[r])
             for r in range(cell.readings)
         ]
-    if not setup.whole_round:
+    if not (setup.whole_round or silences):
         clients = tuple(client for (client,) in victims.clients)
         return [Batches(clients=clients, inputs=victims.inputs[:, 0], labels=victims.labels[:, 0])]
     rounds = [(victim, *_companions(cell, setup, victim, r)) for r, (victim,) in enumerate(victims.clients)]
@@ -182,4 +184,5 @@ def _batches(cell: AttackCell, source: Source, clients: tuple[int, ...]) -> tupl
 def _companions(cell: AttackCell, setup: Setup, victim: int, reading: int) -> tuple[int, ...]:
     generator = rng.generator(cell.seed, "companions", data_key(cell, setup.data), reading)
     order = generator.permutation(cell.federated.clients)
-    return tuple(int(client) for client in order if client != victim)[: cell.federated.per_round - 1]
+    others = cell.federated.per_round - cell.grants.dummies - 1
+    return tuple(int(client) for client in order if client != victim)[:others]

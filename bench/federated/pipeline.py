@@ -40,6 +40,7 @@ def run_round(
     draw_key: DrawKey,
     *,
     classes: int,
+    received: Tensors | None = None,
 ) -> Taps:
     """Run a federated round with a defense for all clients together. Return the tensors after each stage, and the
     defense's next states.
@@ -51,9 +52,13 @@ def run_round(
       w_L = η Σ g over L steps, with the learning rate η.
     - `stages`: the defense's stages with their states.
     - `draw_key`: key of the defense's random draws.
-    - `classes`: number of classes."""
+    - `classes`: number of classes.
+    - `received`: initial weights that a server sends to each client, name → (client, *shape); None: `weights` for all
+      clients. No transform may then read a round's common weights (`Transform.reads_weights`)."""
     shown: dict[Stage, dict[str, Tensor]] = {}
+    common = received is None
     local = {name: value.expand(len(batches.clients), *value.shape) for name, value in weights.items()}
+    local |= received or {}
     total: dict[str, Tensor] = {name: torch.zeros_like(value) for name, value in local.items()}
     for step in range(federated.steps):
         now = replace(draw_key, step=step)
@@ -62,9 +67,9 @@ def run_round(
         inputs, targets, stages = stages.trained_on(inputs, targets, now, clients, weights=weights)
         here = Local(model=model, weights=local, inputs=inputs, labels=targets.argmax(-1))
         if inputs.shape[1] > _FEW and not stages.has("example") and not stages.has("step"):
-            mean, first = _means(here, targets, same=step == 0)
+            mean, first = _means(here, targets, same=common and step == 0)
         else:
-            per_example = _per_example(here, targets, same=step == 0)
+            per_example = _per_example(here, targets, same=common and step == 0)
             per_example, stages = stages.apply("example", per_example, now, clients, weights=weights, local=here)
             mean = {name: value.mean(1) for name, value in per_example.items()}
             remaining = norms(per_example, 2) if stages.has("step") else None

@@ -72,6 +72,11 @@ class Stages:
         """True if a transform at stage `step` reads example gradients."""
         return any(transform.needs_examples for transform in self.transforms.get("step", ()))
 
+    @property
+    def reads_weights(self) -> bool:
+        """True if a transform reads the round's initial weights, equal for all clients (`Transform.reads_weights`)."""
+        return any(transform.reads_weights for items in self.transforms.values() for transform in items)
+
     def unlinked(self, point: Point) -> bool:
         """Return whether an observer at the interception point `point` cannot tell which coordinates come from the same
         client."""

@@ -54,6 +54,7 @@ def impossible(cell: AttackCell | TrainingCell, facts: DatasetFacts, *, registry
     return (
         reason
         or _server(cell, attack)
+        or _silenced(cell)
         or _dummies(cell)
         or _knowledge(cell, registry)
         or _unknowns(cell, registry)
@@ -152,7 +153,17 @@ def _server(cell: AttackCell, attack: type) -> str | None:
         return (
             f'{cell.attack.name} needs a server that chooses the {levels[0]}: grants = [[{{ server = "{levels[0]}" }}]]'
         )
-    return f"{cell.attack.name} does not choose the {level} of a server; leave out the grant server"
+    return f"{cell.attack.name} does not choose the {cell.grants.chosen} of a server; leave out the grant server"
+
+
+def _silenced(cell: AttackCell) -> str | None:
+    if cell.grants.server != "inconsistent":
+        return None
+    if POINTS[cell.point].scope is not Scope.AGGREGATE:
+        return f"weights of each client change only a mean, not what {cell.point} shows; take point = aggregate"
+    if cell.knowledge != "plain":
+        return "a mean over clients with other weights has no description; take knowledge = plain"
+    return None
 
 
 def _dummies(cell: AttackCell) -> str | None:

@@ -22,6 +22,7 @@ class TwoPoint(Transform):
     = w_0 - u·η (`Setting.weight_step` is η, or 1 if u are weight differences)."""
 
     random: ClassVar[bool] = True
+    reads_weights: ClassVar[bool] = True
 
     epsilon: float
     """ε of a report."""
