@@ -9,7 +9,7 @@ from tests.records import attack_record, unfinished
 
 from bench.kinds.images import IMAGE
 from bench.kinds.tables import TABLE
-from bench.pictures import grid
+from bench.pictures import grid, recorded
 from bench.record import store as records
 
 
@@ -87,9 +87,9 @@ def test_nothing_to_show_is_none() -> None:
 def test_from_a_record_to_a_file(tmp_path: Path) -> None:
     arrays = records.write_arrays(tmp_path, {"truth": flat(0.0), "reconstruction": flat(0.4)})
     record = attack_record(result={"arrays": arrays})
-    image = grid.of_record(tmp_path, record)
+    image = recorded.of_record(tmp_path, record)
     assert image is not None
     grid.save(image, tmp_path / "pictures" / "a.png")
     with Image.open(tmp_path / "pictures" / "a.png") as read:
         assert (np.asarray(read) == pixels(image)).all()
-    assert grid.of_record(tmp_path, unfinished(record, "n/a", "because")) is None
+    assert recorded.of_record(tmp_path, unfinished(record, "n/a", "because")) is None

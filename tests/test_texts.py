@@ -139,7 +139,7 @@ def refused(defense: str = "none", **params: int) -> str | None:
         defense=Entry(name=defense),
         rounds=1,
     )
-    facts = DatasetFacts(sha256="", subset=None, kind=TEXT, shape=(20,), classes=2, training=5000, tokens=len(TOKENS))
+    facts = DatasetFacts(sha256="", subset=None, kind=TEXT, shape=(20,), classes=2, training=5000, tokens=TOKENS)
     return impossible(cell, facts)
 
 

@@ -3,7 +3,7 @@
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,8 +23,8 @@ from bench.matrix import published
 from bench.matrix.expand import PlannedCell, expand
 from bench.matrix.read import Matrix, read
 from bench.matrix.suites import ATTACKS, draw_key, ranking, title
-from bench.pictures import grid
-from bench.record import origin
+from bench.pictures import grid, recorded
+from bench.record import origin, vocabularies
 from bench.record import request as requests
 from bench.record import store as records
 from bench.record.files import write_atomically
@@ -70,6 +70,8 @@ class PreparedRun:
     """Folder for data sets; None for the default folder."""
     jobs: int | None
     """Number of worker processes; None chooses the number."""
+    vocabularies: Mapping[str, Sequence[str]]
+    """Vocabularies of data sets with texts: SHA-256 of the data → the token of each id."""
 
 
 def prepare(
@@ -126,6 +128,7 @@ def prepare(
         span=None if of_attacks else span(shipped, planned.waiting, alone=True),
         data_dir=data_dir,
         jobs=jobs,
+        vocabularies=resolver.vocabularies,
     )
 
 
@@ -232,7 +235,7 @@ class _Grids(Observer):
 
     def on_record(self, record: Record) -> None:
         with suppress(BenchError, OSError):
-            if record.attack and (image := grid.of_record(self._run, record)) is not None:
+            if record.attack and (image := recorded.of_record(self._run, record)) is not None:
                 grid.save(image, self._run / "pictures" / f"{record.id}.png")
 
 
@@ -251,6 +254,7 @@ def _pool(
 def _save_request(run: PreparedRun, overrides: Sequence[str]) -> dict[str, Any] | None:
     """Save the request in the run's folder; return whether and why the suite's run is ranked, or None without a suite.
     `overrides` are options that make a suite unranked."""
+    vocabularies.save(run.folder, run.vocabularies)
     published.save(run.folder, run.matrix.published)
     requests.save(run.folder, run.request)
     origin.save(run.folder, _command(run.request, run.matrix.suite is not None))

@@ -9,15 +9,14 @@ from typing import Any
 import click
 from PIL.Image import Image
 
-from bench.cell import AttackCell, TrainingCell
+from bench.cell import TrainingCell
 from bench.cli import common, completion, lookup
 from bench.cli.cell_text import headline, lines
-from bench.errors import BenchError
-from bench.kinds.texts import TEXT
 from bench.leaderboard import attacks, knowledge, trainings
 from bench.leaderboard.forms import terminal
 from bench.matrix import published
-from bench.pictures import grid, trajectory, words
+from bench.pictures import grid, recorded, trajectory
+from bench.pictures.words import Words
 from bench.record import store as records
 from bench.record.names import cell_name, entry_text
 from bench.record.runs import checked_run
@@ -101,9 +100,8 @@ def command(
             return _table(run, table, as_json)
         return _list(run, as_json, _Chosen(defenses, attacks_, points), sort)
     run, record = lookup.by_prefix(cell, run)
-    folder, texts = run / "pictures", _texts(run, record)
-    image = words.picture(texts) if texts else grid.of_record(run, record)
-    picture = _saved(image, folder / f"{record.id}.png")
+    folder, texts = run / "pictures", recorded.texts_of(run, record)
+    picture = _saved(recorded.of_record(run, record), folder / f"{record.id}.png")
     iterations = _saved(trajectory.of_record(run, record), folder / f"{record.id}-iterations.png")
     if as_json:
         content = json.loads(records.to_json(record))
@@ -116,26 +114,6 @@ def command(
     return None
 
 
-def _texts(run: Path, record: Record) -> list[words.Words]:
-    """Return a record's texts in words; none for another kind, and without the data set or the arrays."""
-    cell = record.cell
-    if not isinstance(cell, AttackCell) or record.attack is None or record.attack.data != TEXT.name:
-        return []
-    from bench.answer.context import Memory, RunContext
-    from bench.answer.setup import load_data
-
-    try:
-        tokens = load_data(cell, RunContext(run=run), Memory()).tokens
-        arrays = records.read_arrays(run, record.arrays) if record.arrays else {}
-    except BenchError:
-        return []
-    return (
-        words.words(arrays["truth"], arrays["reconstruction"], tokens)
-        if {"truth", "reconstruction"} <= {*arrays}
-        else []
-    )
-
-
 def _saved(image: Image | None, path: Path) -> str | None:
     if image is None:
         return None
@@ -143,13 +121,13 @@ def _saved(image: Image | None, path: Path) -> str | None:
     return str(path)
 
 
-def _print(record: Record, picture: str | None, iterations: str | None, texts: Sequence[words.Words]) -> None:
+def _print(record: Record, picture: str | None, iterations: str | None, texts: Sequence[Words]) -> None:
     click.echo(click.style(f"{record.id[:8]}  {sanitize(cell_name(record.cell))}", bold=True, fg="cyan"))
     for heading, text in lines(record):
         click.echo(f"{f'{heading}:' if heading else '':<{_HEADING}}{sanitize(text, LONGEST)}")
     for each in texts:
-        marked = (token if right else f"[{token}]" for token, right in zip(each.guess, each.right, strict=True))
-        click.echo(f"{'text:':<{_HEADING}}{' '.join(each.truth)}\n{'reconstructed:':<{_HEADING}}{' '.join(marked)}")
+        for heading, tokens in (("text:", each.truth), ("reconstructed:", each.marked)):
+            click.echo(f"{heading:<{_HEADING}}{' '.join(tokens)}")
     click.echo(f"{'picture:':<{_HEADING}}{picture or 'none: this cell reconstructed nothing'}")
     if iterations is not None:
         click.echo(f"{'over iterations:':<{_HEADING}}{iterations}")

@@ -38,8 +38,8 @@ class DatasetFacts:
     """Number of classes."""
     training: int
     """Number of training examples."""
-    tokens: int = 0
-    """Number of tokens of a vocabulary; 0 for data without one."""
+    tokens: tuple[str, ...] = ()
+    """Token of each id in a vocabulary; empty for data without one."""
 
 
 def impossible(cell: AttackCell | TrainingCell, facts: DatasetFacts, *, registry: Registry = _registry) -> str | None:
@@ -82,10 +82,9 @@ def _model(cell: AttackCell | TrainingCell, facts: DatasetFacts, registry: Regis
     if reason := _of_kind(model, cell.model.name, cell.dataset.name, facts.kind):
         return reason
     known = cell.model.params.get("tokens")
-    if isinstance(known, int) and facts.tokens > known:
-        return (
-            f"{cell.model.name} has {known} tokens, {cell.dataset.name} has {facts.tokens}; set tokens = {facts.tokens}"
-        )
+    count = len(facts.tokens)
+    if isinstance(known, int) and count > known:
+        return f"{cell.model.name} has {known} tokens, {cell.dataset.name} has {count}; set tokens = {count}"
     reason = _unbuildable(model, json.dumps(cell.model.params, sort_keys=True), shape, facts.classes)
     return None if reason is None else f"{cell.model.name} does not fit {'×'.join(map(str, shape))}: {reason}"
 

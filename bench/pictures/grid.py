@@ -2,7 +2,6 @@
 illustrate; figures are computed elsewhere.  Examples are selected by order, never by success."""
 
 import io
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,6 @@ from PIL import Image
 
 from bench.kinds.base import Kind
 from bench.record.files import write_atomically
-from bench.record.schema import Record
-from bench.record.store import read_arrays
 
 EXAMPLES = 8  # at most, in one image
 GAP = 6  # pixels between two examples
@@ -55,20 +52,6 @@ def sheet(tiles: NDArray[np.uint8], gap: int) -> NDArray[np.uint8]:
     rows, columns, height, width, _ = padded.shape
     page = padded.swapaxes(1, 2).reshape(rows * height, columns * width, 3)
     return page[: rows * height - gap, : columns * width - gap]
-
-
-def of_record(run: Path, record: Record) -> Image.Image | None:
-    """Draw true examples above their reconstructions, from a record's stored arrays in the run folder `run`; None for a
-    record without arrays. Raises `RecordError` for missing or damaged arrays."""
-    return None if record.arrays is None else of_arrays(record, read_arrays(run, record.arrays))
-
-
-def of_arrays(record: Record, arrays: Mapping[str, Floats]) -> Image.Image | None:
-    """Draw true examples above their reconstructions, from a record's loaded `arrays` (name → values); None if truth or
-    reconstruction is missing."""
-    if record.attack is None or "truth" not in arrays or "reconstruction" not in arrays:
-        return None
-    return grid(arrays["truth"], arrays["reconstruction"], record.attack.data_kind)
 
 
 def save(image: Image.Image, path: Path) -> None:

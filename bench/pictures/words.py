@@ -1,6 +1,6 @@
-"""Texts in words: each true text above its reconstruction, with the right tokens marked."""
+"""Texts in words: each true text above its reconstruction, wrong tokens in brackets."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +12,13 @@ from bench.kinds.texts import PAD
 from bench.pictures.grid import GAP, alike, chosen
 from bench.sanitize import sanitize
 
+LINE = 20  # pixels, height of a line
+MOST = 64  # tokens of a text
+TRUTH, RIGHT, WRONG = (90, 90, 90), (0, 110, 60), (190, 20, 60)
 _UNKNOWN = "\ufffd"  # an id without a token
-_FONT = 16  # points
-_TRUTH, _RIGHT, _WRONG = (90, 90, 90), (0, 110, 60), (214, 39, 100)
-_LINE, _PAIR = 22, 12  # pixels: height of a line, space between two texts
+_SIZE, _WIDTH, _PAIR = 15, 900, 10  # pixels: letters, longest line, space between two texts
+Colour = tuple[int, int, int]
+Parts = list[tuple[str, Colour]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,10 +32,15 @@ class Words:
     right: tuple[bool, ...]
     """For each token of the reconstruction: True if the true text has this token in this place."""
 
+    @property
+    def marked(self) -> tuple[str, ...]:
+        """The tokens of the reconstruction, wrong tokens in brackets."""
+        return tuple(token if right else f"[{token}]" for token, right in zip(self.guess, self.right, strict=True))
+
 
 def words(truth: NDArray[Any], guess: NDArray[Any], tokens: Sequence[str]) -> list[Words]:
-    """Return up to eight true texts with their reconstructions; the first text of every reading (observed update) comes
-    first.
+    """Return up to eight true texts with their reconstructions, at most 64 tokens of each; the first text of every
+    reading (observed update) comes first.
 
     - `truth`, `guess` (reading, example, position): token ids in the same order.
     - `tokens`: token of each id. An id without a token becomes �.
@@ -42,10 +50,10 @@ def words(truth: NDArray[Any], guess: NDArray[Any], tokens: Sequence[str]) -> li
         return []
     made = []
     for true, guessed in zip(*(_ids(chosen(values)) for values in (truth, guess)), strict=True):
-        kept = np.flatnonzero(guessed != PAD)
+        kept = np.flatnonzero(guessed != PAD)[:MOST]
         made.append(
             Words(
-                truth=tuple(_token(tokens, at) for at in true[true != PAD]),
+                truth=tuple(_token(tokens, at) for at in true[true != PAD][:MOST]),
                 guess=tuple(_token(tokens, at) for at in guessed[kept]),
                 right=tuple(bool(each) for each in guessed[kept] == true[kept]),
             )
@@ -54,27 +62,58 @@ def words(truth: NDArray[Any], guess: NDArray[Any], tokens: Sequence[str]) -> li
 
 
 def picture(texts: Sequence[Words]) -> Image.Image:
-    """Draw `texts`: a line with the true text in grey, and a line with its reconstruction, right tokens in green and
-    wrong tokens in red."""
-    font = ImageFont.load_default(_FONT)
-    lines = [
-        line
-        for text in texts
-        for line in (
-            [(token, _TRUTH) for token in text.truth],
-            [(token, _RIGHT if right else _WRONG) for token, right in zip(text.guess, text.right, strict=True)],
-        )
-    ]
-    width = max((font.getlength(" ".join(token for token, _ in line)) for line in lines), default=0)
-    height = len(texts) * (2 * _LINE + _PAIR)
+    """Draw `texts`: the true text in grey, and below it the reconstruction with right tokens in green and wrong tokens
+    in brackets and red. Long lines are wrapped."""
+    pairs = [[*wrapped(true_parts(text), _WIDTH), *wrapped(guess_parts(text), _WIDTH)] for text in texts]
+    width = max((length(line) for pair in pairs for line in pair), default=0)
+    height = sum(len(pair) * LINE + _PAIR for pair in pairs)
     page = Image.new("RGB", (round(width) + 2 * GAP, height + GAP), "white")
     draw = ImageDraw.Draw(page)
-    for number, line in enumerate(lines):
-        x, y = float(GAP), GAP + number * _LINE + number // 2 * _PAIR
-        for token, colour in line:
-            draw.text((x, y), token, colour, font)
-            x += font.getlength(f"{token} ")
+    top = GAP
+    for pair in pairs:
+        for line in pair:
+            write(draw, line, GAP, top)
+            top += LINE
+        top += _PAIR
     return page
+
+
+def true_parts(text: Words) -> Parts:
+    """Return the true tokens of `text` with their colour."""
+    return [(token, TRUTH) for token in text.truth]
+
+
+def guess_parts(text: Words) -> Parts:
+    """Return the tokens of the reconstruction in `text` with their colours, wrong tokens in brackets."""
+    return [(token, RIGHT if right else WRONG) for token, right in zip(text.marked, text.right, strict=True)]
+
+
+def wrapped(parts: Parts, width: float) -> list[Parts]:
+    """Divide `parts` into lines of at most `width` pixels, each with at least a token; a line without tokens if `parts`
+    is empty."""
+    lines: list[Parts] = [[]]
+    for part in parts:
+        if lines[-1] and length([*lines[-1], part]) > width:
+            lines.append([])
+        lines[-1].append(part)
+    return lines
+
+
+def length(line: Iterable[tuple[str, Colour]]) -> float:
+    """Return the width of a drawn `line` in pixels."""
+    return float(_font().getlength(" ".join(token for token, _ in line)))
+
+
+def write(draw: ImageDraw.ImageDraw, line: Parts, left: float, top: float) -> None:
+    """Draw a `line` of tokens with `draw`, from the point `left`, `top` in pixels."""
+    font = _font()
+    for token, colour in line:
+        draw.text((left, top), token, colour, font)
+        left += font.getlength(f"{token} ")
+
+
+def _font() -> "ImageFont.FreeTypeFont | ImageFont.ImageFont":
+    return ImageFont.load_default(_SIZE)
 
 
 def _ids(texts: NDArray[Any]) -> NDArray[np.int64]:

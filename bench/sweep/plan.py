@@ -44,9 +44,14 @@ class Resolver:
                 shape=data.shape,
                 classes=data.classes,
                 training=len(data.training),
-                tokens=len(data.tokens),
+                tokens=data.tokens,
             )
         return self._facts[key]
+
+    @property
+    def vocabularies(self) -> dict[str, tuple[str, ...]]:
+        """Vocabularies of the loaded data sets with texts: SHA-256 of the data → the token of each id."""
+        return {facts.sha256: facts.tokens for facts in self._facts.values() if facts.tokens}
 
     def shape(self, cell: AnyCell) -> tuple[int, ...]:
         """Return the shape of an example in the data set of `cell` (the experiment)."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from PIL import Image
 
 from bench.errors import RecordError
-from bench.pictures import grid, trajectory
+from bench.pictures import grid, recorded, trajectory
 from bench.record.schema import Record
 from bench.record.store import read_arrays
 from bench.tracking import view
@@ -24,16 +24,16 @@ _REASON = 1000  # characters
 
 
 def of_record(run: Path, record: Record, *, include_private: bool) -> tuple[dict[str, bytes], str | None]:
-    """Draw a record's pictures for MLflow: the grid of true and reconstructed examples, and the trajectory of
-    reconstructions during the attack. Return file name → PNG, and the reason for a missing grid (None: present). The
-    run folder `run` holds the arrays. `include_private` True also draws pictures from private data."""
+    """Draw a record's pictures for MLflow: the grid of true and reconstructed examples (texts in words), and the
+    trajectory of reconstructions during the attack. Return file name → PNG, and the reason for a missing grid (None:
+    present). The run folder `run` holds the arrays. `include_private` True also draws pictures from private data."""
     if record.private and not include_private:
         return {}, WITHHELD
     if record.arrays is None:
         return {}, "none"
     try:
         arrays = read_arrays(run, record.arrays)
-        images = {GRID: grid.of_arrays(record, arrays), TRAJECTORY: trajectory.of_arrays(record, arrays)}
+        images = {GRID: recorded.of_arrays(run, record, arrays), TRAJECTORY: trajectory.of_arrays(record, arrays)}
     except (RecordError, ValueError) as error:
         return {}, view.clean(f"not drawn: {error}", _REASON)
     files = {name: png(image) for name, image in images.items() if image}

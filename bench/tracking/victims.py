@@ -16,8 +16,11 @@ from bench.cell import AttackCell
 from bench.errors import RecordError
 from bench.kinds.base import Kind
 from bench.leaderboard.board import Row
+from bench.leaderboard.forms.numbers import formatted
 from bench.leaderboard.worst import GRADIENT_FREE, ExampleKey
 from bench.pictures import grid
+from bench.pictures.recorded import drawing, tokens
+from bench.pictures.words import words
 from bench.record.names import attack_name
 from bench.record.schema import ExampleScore, Record
 from bench.record.store import read_arrays
@@ -63,12 +66,13 @@ def chosen(rows: Sequence[Row], behind: Sequence[Sequence[Record]]) -> dict[str,
 
 def attached(run: Path, behind: Sequence[Record], victims: Sequence[Victim], where: str) -> Attached:
     """Return pictures for the MLflow run of a board row: a table of its `victims`, with truth and nearest
-    reconstruction side by side, and a picture for each interception point.
+    reconstruction side by side (texts in words), and a picture for each interception point.
 
     - `run`: run folder.
     - `behind`: the row's records, first the best attack at the point with the highest success rate.
     - `where`: the condition in words; empty if the data set has a single condition."""
     found = _found(behind)
+    vocabulary = next(filter(None, (tokens(run, record) for record in behind)), ())
     arrays: dict[str, Mapping[str, grid.Floats]] = {}
     lines: list[list[str | Image.Image]] = []
     pairs: dict[str, list[list[grid.Floats]]] = {}
@@ -83,12 +87,12 @@ def attached(run: Path, behind: Sequence[Record], victims: Sequence[Victim], whe
             if record.id not in arrays:
                 arrays[record.id] = read_arrays(run, record.arrays)
             pair = [arrays[record.id][name][row, position] for name in ("truth", "reconstruction")]
-            tile = _upper(grid.sheet(grid.drawn(np.stack(pair), kind)[None], grid.GAP))
+            shown = _shown(pair, kind, vocabulary)
         except (RecordError, ValueError, LookupError):  # the record's upload reports the error
             continue
-        near = "–" if score.psnr_db is None else f"{score.psnr_db:.1f}"
+        near = formatted(getattr(score, kind.success.closeness), ".2f" if vocabulary else ".1f")
         said = ["yes" if each else "no" for each in (its.reconstructed, its.recognised)]
-        lines.append([_name(victim, where), tile, *said, near, view.clean(attack_name(record.cell), _ATTACK)])
+        lines.append([_name(victim, where), shown, *said, near, view.clean(attack_name(record.cell), _ATTACK)])
         pairs.setdefault(victim[0], []).append(pair)
     if not lines:
         return Attached()
@@ -96,12 +100,22 @@ def attached(run: Path, behind: Sequence[Record], victims: Sequence[Victim], whe
         behind[0].cell.point if isinstance(behind[0].cell, AttackCell) else "", next(iter(pairs.values()))
     )
     # MLflow's page compares the column named `output`, line by line of the first column.
-    names = ("victim", "output", "reconstructed", "recognised", "psnr_db", "attack")
+    names = ("victim", "output", "reconstructed", "recognised", kind.success.closeness, "attack")
     return Attached(
-        files={pictures.GRID: pictures.png(_page(worst, kind))},
-        images=[(f"{listener(point)} {PICTURE}", 0, _page(shown[:_SHOWN], kind)) for point, shown in pairs.items()],
+        files={pictures.GRID: pictures.png(_page(worst, kind, vocabulary))},
+        images=[
+            (f"{listener(point)} {PICTURE}", 0, _page(its[:_SHOWN], kind, vocabulary)) for point, its in pairs.items()
+        ],
         table=dict(zip(names, map(list, zip(*lines, strict=True)), strict=True)),
     )
+
+
+def _shown(pair: Sequence[grid.Floats], kind: Kind, vocabulary: Sequence[str]) -> str | Image.Image:
+    if not vocabulary:
+        return _upper(grid.sheet(grid.drawn(np.stack(pair), kind)[None], grid.GAP))
+    truth, guess = (each[None, None] for each in pair)
+    (text,) = words(truth, guess, vocabulary)
+    return f"{' '.join(text.truth)} → {' '.join(text.marked)}"
 
 
 def _upper(pixels: NDArray[np.uint8]) -> Image.Image:
@@ -111,9 +125,9 @@ def _upper(pixels: NDArray[np.uint8]) -> Image.Image:
     return Image.fromarray(np.pad(pixels, below, constant_values=grid.PAPER))
 
 
-def _page(pairs: Sequence[Sequence[grid.Floats]], kind: Kind) -> Image.Image:
+def _page(pairs: Sequence[Sequence[grid.Floats]], kind: Kind, vocabulary: Sequence[str]) -> Image.Image:
     truth, guess = (np.stack(values)[:, None] for values in zip(*pairs, strict=True))
-    page = grid.grid(truth, guess, kind)
+    page = drawing(truth, guess, kind, vocabulary)
     assert page is not None
     return page
 
@@ -131,7 +145,8 @@ def _found(records: Sequence[Record]) -> dict[Victim, _Found]:
                 if cell.grants.gallery:  # the attacker saw the true example: no reconstruction
                     continue
                 its.reconstructed |= score.success
-                nearest = its.best is None or (score.psnr_db or 0.0) > (its.best[3].psnr_db or 0.0)
+                near = result.data_kind.success.closeness
+                nearest = its.best is None or (getattr(score, near) or 0.0) > (getattr(its.best[3], near) or 0.0)
                 if record.arrays is not None and nearest:
                     its.best = record, row, position, score
     return found

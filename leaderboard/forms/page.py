@@ -27,6 +27,7 @@ from bench.leaderboard.forms.standings import columns as columns_of
 from bench.leaderboard.forms.strips import VICTIMS_NAME
 from bench.leaderboard.standings import Standing
 from bench.pictures.thumbnails import Thumbnail
+from bench.pictures.words import Words
 
 PAGE_ROWS = 25  # rows on a page of the table
 LONGEST = 400  # characters shown from a reason, which may hold a whole traceback
@@ -35,7 +36,7 @@ LONGEST = 400  # characters shown from a reason, which may hold a whole tracebac
 def render(
     rows: Sequence[Row],
     *,
-    thumbnails: Mapping[tuple[str, str], Thumbnail],
+    thumbnails: Mapping[tuple[str, str], Thumbnail | list[Words]],
     title: str,
     context: Sequence[str],
     standings: Sequence[Standing] = (),
@@ -44,7 +45,7 @@ def render(
     """Return the HTML page of a board; readers of the page can sort its rows.
 
     - `rows`: board rows, in the order in which the page first shows them.
-    - `thumbnails`: images of reconstructions by (condition key, defense).
+    - `thumbnails`: images of reconstructions, or texts in words, by (condition key, defense).
     - `title`: heading of the page.
     - `context`: lines below the heading, such as runs, protocol and commit.
     - `standings`: each defense's means over a suite of conditions, shown first; empty without a suite.
@@ -59,6 +60,7 @@ def render(
         title=title,
         context=context,
         lines=[(line, thumbnails.get((line.row.key, line.row.defense))) for line in named],
+        texts=any(isinstance(each, list) for each in thumbnails.values()),
         columns=shown,
         groups=[(name, len(list(group))) for name, group in groupby(column.group for column in shown)],
         attacks=sorted((short, full) for full, short in (named[0].attacks if named else {}).items()),
