@@ -3,13 +3,14 @@
 import os
 import platform
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.utils.deterministic
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from bench.sanitize import sanitize
 
@@ -18,11 +19,15 @@ _FEWEST, _MOST = 256, 4096  # rows: fewer do not fill a GPU, more do not make it
 
 @contextmanager
 def repeatable(device: torch.device | str) -> Iterator[None]:
-    """Make torch's results on the GPU `device` repeatable inside a `with` statement: deterministic algorithms, and no
-    TF32 (short mantissas). No effect on a CPU."""
-    if torch.device(device).type == "cpu":
+    """Make torch's results on `device` repeatable inside a `with` statement: on a GPU deterministic algorithms, and no
+    TF32 (short mantissas). Attention is computed by its plain formula, because fused kernels have no second
+    derivatives."""
+    with sdpa_kernel(SDPBackend.MATH), nullcontext() if torch.device(device).type == "cpu" else _on_gpu():
         yield
-        return
+
+
+@contextmanager
+def _on_gpu() -> Iterator[None]:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS is first used
     precisions = [each.fp32_precision for each in _precise()]
     algorithms = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark

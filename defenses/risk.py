@@ -44,7 +44,7 @@ def layer_risks(public: Public, *, directions: int) -> dict[str, float]:
         for number in range(size if exact else directions):
             u = _axis(inputs, number) if exact else _signs(inputs, number, start)
             for name, value in _directional(public, inputs, labels, u).items():
-                energy = value.flatten(1).square().sum(1)
+                energy = value[..., None].flatten(1).square().sum(1)
                 total[layer_of(name)] = total.get(layer_of(name), torch.zeros_like(energy)) + energy
         for layer, value in total.items():
             squares.setdefault(layer, []).append(value / (1 if exact else directions))

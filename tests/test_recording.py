@@ -1,7 +1,9 @@
 """A recorded training: bitwise the same training, a replay to 1e-6, and what was seen where there is none."""
 
 import copy
+import functools
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -110,16 +112,156 @@ def squared(logits: Tensor, labels: Tensor) -> Tensor:
     return nn.functional.mse_loss(logits, nn.functional.one_hot(labels, 4).float())
 
 
+def focal(logits: Tensor, labels: Tensor) -> Tensor:
+    each = cross_entropy(logits, labels, reduction="none")
+    return ((1 - (-each).exp()) ** 2 * each).mean()
+
+
+def written_by_hand(logits: Tensor, labels: Tensor) -> Tensor:
+    return -logits.log_softmax(1)[torch.arange(len(labels)), labels].mean()
+
+
+class Shared(nn.Module):
+    """A normalisation with `F.batch_norm` and own buffers, as in code without BatchNorm layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(4))
+        self.register_buffer("var", torch.ones(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.batch_norm(x, self.mean, self.var, training=self.training)
+
+
+class Stronger(nn.Module):
+    """A layer whose training mode is another computation."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * x if self.training else x
+
+
+class Recurrent(nn.Module):
+    """Two layers of an LSTM with dropout between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cells = nn.LSTM(4, 4, num_layers=2, dropout=0.5, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.cells(x.flatten(2).transpose(1, 2))[0].transpose(1, 2).unflatten(2, (4, 4))
+
+
+def adam(parameters: Any, lr: float) -> torch.optim.Optimizer:
+    return torch.optim.Adam(parameters, lr=lr, betas=(0.8, 0.9), eps=1e-6, weight_decay=0.1)
+
+
+def probabilities(logits: Tensor, labels: Tensor) -> Tensor:
+    return nn.functional.mse_loss(logits.softmax(1), nn.functional.one_hot(labels, 4).float())
+
+
+def without_the_last(logits: Tensor, labels: Tensor) -> Tensor:
+    return cross_entropy(logits, labels.where(labels < 3, -1), ignore_index=-1)
+
+
+@pytest.mark.parametrize(
+    ("layers", "make", "loss", "batch"),
+    [
+        ((), adam, cross_entropy, 4),
+        ((), torch.optim.AdamW, cross_entropy, 4),
+        ((), torch.optim.SGD, smoothed, 4),
+        ((), torch.optim.SGD, lambda z, y: cross_entropy(z, 0.8 * nn.functional.one_hot(y, 4) + 0.05), 4),
+        ((), torch.optim.SGD, nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 3.0, 4.0])), 4),
+        ((), torch.optim.SGD, nn.CrossEntropyLoss(reduction="sum"), 4),
+        ((), torch.optim.SGD, doubled, 4),
+        ((), torch.optim.SGD, squared, 4),
+        ((), torch.optim.SGD, probabilities, 4),
+        ((), torch.optim.SGD, without_the_last, 12),
+        ((nn.BatchNorm2d(4),), torch.optim.SGD, cross_entropy, 4),
+        ((Shared(),), torch.optim.SGD, cross_entropy, 4),
+        ((Stronger(),), torch.optim.SGD, cross_entropy, 4),
+        ((nn.InstanceNorm2d(4, track_running_stats=True),), torch.optim.SGD, cross_entropy, 4),
+    ],
+)
+def test_losses_optimizers_and_modes_are_recorded(
+    layers: tuple[nn.Module, ...], make: Callable[..., torch.optim.Optimizer], loss: Loss, batch: int
+) -> None:
+    model = network(*copy.deepcopy(layers))
+    optimizer = make(model.parameters(), lr=0.05)
+    with api.recording(model, optimizer) as sent:
+        train(model, optimizer, loss=loss, batch=batch, epochs=1)
+    assert sent.line.startswith("explains what was sent: ")
+    checked = api.check(sent.reading(), *sent.truth)
+    assert checked.line == "explains what was sent: cosine 1.0000, scale 1.000"
+
+
+def test_a_single_logit_is_recorded() -> None:
+    model = nn.Sequential(*network()[:-1], nn.Linear(64, 1), nn.Flatten(0))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    x, y = examples()
+    loss = nn.BCEWithLogitsLoss(pos_weight=torch.tensor(3.0))
+    with api.recording(model, optimizer) as sent:
+        loss(model(x), (y > 1).float()).backward()
+        optimizer.step()
+        with torch.no_grad():
+            loss(model(examples(5, seed=9)[0]), torch.ones(5))
+    assert (sent.classes, sent.truth[1].tolist()) == (2, (y > 1).long().tolist())
+    assert sent.held_out[1] is not None and sent.held_out[1].tolist() == [1] * 5
+    assert api.check(sent.reading(), *sent.truth).line == "explains what was sent: cosine 1.0000, scale 1.000"
+
+
+def test_only_what_was_trained_is_attacked() -> None:
+    model = network()
+    optimizer = torch.optim.SGD(model[-1].parameters(), lr=0.05, weight_decay=0.1)
+    with api.recording(model, optimizer) as sent:
+        train(model, optimizer, epochs=1)
+    assert set(sent.reading().values) == {"4.weight", "4.bias"}
+    assert api.check(sent.reading(), *sent.truth).explained
+
+
+def test_a_training_in_16_bits_is_explained_up_to_rounding() -> None:
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    x, y = examples()
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    with api.recording(model, optimizer) as sent:
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = cross_entropy(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+    assert sent.line.startswith("explains what was sent: 1 local steps on 12 examples, replayed, in 16-bit numbers")
+    assert api.check(sent.reading(), *sent.truth).explained
+
+
+def test_a_step_with_a_closure_is_recorded() -> None:
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    x, y = examples()
+    with api.recording(model, optimizer) as sent:
+        for at in torch.arange(12).split(4):
+
+            def closure(at: Tensor = at) -> float:
+                optimizer.zero_grad()
+                loss = cross_entropy(model(x[at]), y[at])
+                loss.backward()
+                return loss.item()
+
+            optimizer.step(closure)
+    assert sent.line.startswith("explains what was sent: 3 local steps on 12 examples")
+    assert torch.equal(sent.truth[0], x)
+
+
 @pytest.mark.parametrize(
     ("layers", "make", "loss", "fact"),
     [
         ((nn.Dropout(0.3),), torch.optim.SGD, cross_entropy, "a stochastic layer: dropout"),
-        ((nn.BatchNorm2d(4),), torch.optim.SGD, cross_entropy, "BatchNorm in training mode"),
-        ((), torch.optim.Adam, cross_entropy, "the optimizer Adam"),
-        ((), torch.optim.SGD, smoothed, "the loss option label_smoothing"),
+        ((Recurrent(),), torch.optim.SGD, cross_entropy, "random draws in the model, such as dropout inside a layer"),
+        ((), torch.optim.RMSprop, cross_entropy, "the optimizer RMSprop"),
+        ((), functools.partial(torch.optim.SGD, momentum=0.9, nesterov=True), cross_entropy, "SGD with nesterov"),
         ((), torch.optim.SGD, penalised, "a loss with further terms"),
-        ((), torch.optim.SGD, doubled, "gradient is 2 times the gradient of the mean loss"),
-        ((), torch.optim.SGD, squared, "the loss mse_loss"),
+        ((), torch.optim.SGD, focal, "a loss with further terms"),
+        ((), torch.optim.SGD, written_by_hand, "a loss that is no function of torch.nn.functional"),
+        ((), torch.optim.SGD, lambda z, y: cross_entropy(z / 2, y), "a loss on another tensor than the model's output"),
+        ((), torch.optim.SGD, lambda z, y: nn.functional.mse_loss(z, y[:, None] / torch.ones(4)), "on real numbers"),
     ],
 )
 def test_what_no_attack_simulates_is_said(
@@ -136,12 +278,43 @@ def test_what_no_attack_simulates_is_said(
         sent.reading()
 
 
+@pytest.mark.parametrize(
+    ("output", "fact"),
+    [
+        (lambda z: {"logits": z}, "a model whose output is a dict: wrap it"),
+        (lambda z: (z, z), "a model whose output is a tuple: wrap it"),
+        (lambda z: z[:, :, None, None], r"a model whose output has shape \(12, 4, 1, 1\)"),
+    ],
+)
+def test_another_output_than_logits_is_a_line(output: Callable[[Tensor], Any], fact: str) -> None:
+    inner = network()
+
+    class Wrapped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, x: Tensor) -> Any:
+            return output(self.inner(x))
+
+    model = Wrapped()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    x, y = examples()
+    with api.recording(model, optimizer) as sent:
+        given = model(x)
+        logits = given["logits"] if isinstance(given, dict) else given[0] if isinstance(given, tuple) else given
+        cross_entropy(logits.reshape(12, 4), y).backward()
+        optimizer.step()
+    with pytest.raises(BenchError, match=f"no local step can be attacked; seen: {fact}"):
+        sent.reading()
+
+
 def test_clipping_and_a_schedule_are_said() -> None:
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     with api.recording(model, optimizer) as sent:
         train(model, optimizer, between=lambda: nn.utils.clip_grad_norm_(model.parameters(), 0.01))
-    assert "clipping" in sent.line
+    assert "gradients changed between backward() and step(): clipping, noise or a scaler" in sent.line
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)

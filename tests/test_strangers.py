@@ -464,6 +464,82 @@ def test_gradients_of_several_readings_of_an_lstm_are_autograds() -> None:
         torch.testing.assert_close(value, torch.stack([row[name] for row in each]), rtol=1e-9, atol=1e-12)  # type: ignore[misc]
 
 
+class Made(nn.Module):
+    """Layers and a forward pass, given by the test."""
+
+    def __init__(self, call: Callable[[Any, Tensor], Tensor], **layers: Any) -> None:
+        super().__init__()
+        for name, layer in layers.items():
+            setattr(self, name, layer)
+        self.call = call
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.call(self, x)
+
+
+def _unusual(kind: str) -> nn.Module:
+    """A classifier of pictures that is ordinary elsewhere."""
+    torch.manual_seed(0)
+    head = nn.Linear(24, 10)
+    if kind == "a layer used at two places":
+        twice = nn.Sequential(nn.Linear(24, 24), nn.Tanh())
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 24), twice, twice, head)
+    if kind == "a scalar parameter":
+        return Made(
+            lambda m, x: m.h(torch.tanh(m.a(x.flatten(1)))) * m.t.exp(),
+            a=nn.Linear(64, 24),
+            h=head,
+            t=nn.Parameter(torch.tensor(0.3)),
+        )
+    if kind == "embedded positions":
+        return Made(
+            lambda m, x: m.h((m.a(x[:, 0]) + m.e(torch.arange(8))).tanh().flatten(1)),
+            a=nn.Linear(8, 3),
+            e=nn.Embedding(8, 3),
+            h=head,
+        )
+    if kind == "attention":
+        layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+        return Made(lambda m, x: m.h(m.a(x[:, 0]).flatten(1)), a=layer, h=nn.Linear(64, 10))
+    first = nn.Linear(64, 24)
+    if kind == "a parametrised first layer":
+        first = nn.utils.parametrizations.weight_norm(first)
+    model = nn.Sequential(nn.Flatten(), first, nn.Tanh(), head)
+    if kind == "a frozen first layer":
+        first.requires_grad_(False)
+    return model
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "a layer used at two places",
+        "a scalar parameter",
+        "embedded positions",
+        "attention",
+        "a parametrised first layer",
+        "a frozen first layer",
+    ],
+)
+def test_unusual_models_are_attacked_as_they_are(kind: str) -> None:
+    model = _unusual(kind).double().eval()
+    gradients = sent(model, X[:3].double(), Y[:3])
+    for name, value in api.gradient(model, X[:3].double(), Y[:3]).items():
+        if (expected := gradients[name]) is not None:
+            torch.testing.assert_close(value, expected, rtol=1e-9, atol=1e-12)
+    reading = read(gradients, model, batch=3)
+    assert api.check(reading, X[:3], Y[:3]).line == "explains what was sent: cosine 1.0000, scale 1.000"
+    attacked = api.attack(reading, "cpl", evaluations=30)
+    assert float(attacked.loss[0]) < 0.3 * float(sum(value.square().sum() for value in reading.values.values()))
+    if kind.endswith(("two places", "scalar parameter")):
+        api.attack(reading, "analytic")
+    else:
+        with pytest.raises(BenchError, match="its first layer is no fully connected layer with bias"):
+            api.attack(reading, "analytic")
+    for held in (model, reading.model):  # a call with other weights leaves the model as it was
+        assert all(isinstance(value, nn.Parameter) for value in held.parameters())
+
+
 def test_names_of_records_from_elsewhere_are_printable(capsys: pytest.CaptureFixture[str]) -> None:
     name = entry_text(Entry(name="a\x1b[2J\u202e", params={"b": "\x1b]0;evil\x07"}))
     assert name.isprintable() and name.startswith("a\ufffd[2J\ufffd(b=")

@@ -271,8 +271,8 @@ def _means(each: Tensors, rest: Tensor, others: Tensor) -> Tensors:
 def _apart(simulated: Tensors, observed: Tensors) -> Tensor:
     """Return the squared distance (row,) between `observed` and the nearest multiple of the simulated reading. Both are
     name → (row, *shape). Only nonzero coordinates of the observation count, since a defense may drop coordinates."""
-    seen = torch.cat([value.flatten(1) for value in observed.values()], 1)
-    made = torch.cat([simulated[name].flatten(1) for name in observed], 1) * (seen != 0)
+    seen = torch.cat([value[..., None].flatten(1) for value in observed.values()], 1)
+    made = torch.cat([simulated[name][..., None].flatten(1) for name in observed], 1) * (seen != 0)
     factor = (made * seen).sum(1) / made.square().sum(1).clamp_min(_TINY)
     return (seen - factor[:, None] * made).square().sum(1)
 

@@ -6,6 +6,7 @@ output z. Its rank is 1 for a single example (Phong et al. 2018, §3). For a bat
 
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -58,18 +59,19 @@ def first_layer(known: Reading | Server) -> FirstLayer | None:
     # two points fix factor and offset of each coordinate, an asymmetric ramp tests them
     ramp = torch.linspace(0, 1, size, dtype=like.dtype, device=like.device).square()
     probes = torch.stack([torch.zeros_like(ramp), torch.ones_like(ramp), ramp])
-    calls: list[tuple[str, nn.Module, Tensor]] = []
+    calls: list[tuple[str, nn.Module, Any]] = []
 
     def keep(path: str) -> object:
-        def hook(layer: nn.Module, arguments: tuple[Tensor, ...]) -> None:
-            calls.append((path, layer, arguments[0].detach().clone()))
+        def hook(layer: nn.Module, arguments: tuple[Any, ...]) -> None:
+            first = arguments[0] if arguments else None  # a parametrization is called without
+            calls.append((path, layer, first.detach().clone() if isinstance(first, Tensor) else None))
 
         return hook
 
     handles = [
         layer.register_forward_pre_hook(keep(path))
         for path, layer in known.model.named_modules()
-        if next(layer.parameters(recurse=False), None) is not None
+        if next(layer.parameters(recurse=False), None) is not None and not layer._modules
     ]
     try:
         with torch.no_grad():
@@ -79,7 +81,8 @@ def first_layer(known: Reading | Server) -> FirstLayer | None:
             handle.remove()
     path, layer, inputs = calls[0] if calls else ("", known.model, probes)
     plain = type(layer) is nn.Linear and layer.bias is not None and layer.in_features == size
-    if not plain or inputs.shape != probes.shape or sum(called is layer for _, called, _ in calls) > 1:
+    sent = all((f"{path}.{name}" if path else name) in weights for name in ("weight", "bias"))
+    if not plain or not sent or inputs.shape != probes.shape or sum(called is layer for _, called, _ in calls) > 1:
         return None
     offset, factor = inputs[0], inputs[1] - inputs[0]
     if not factor.all() or not torch.allclose(inputs[2], factor * ramp + offset, rtol=1e-5, atol=1e-5):

@@ -54,7 +54,7 @@ class Sketch:
         """Turn gradients, name → (row, *shape), into vectors (row, value)."""
         parts = []
         for value, size, bucket in zip(gradients.values(), self.sizes, self.buckets, strict=True):
-            flat = value.flatten(1)
+            flat = value[..., None].flatten(1)
             if bucket is not None:
                 into, sign = bucket
                 flat = flat.new_zeros(len(flat), size).index_add_(1, into, flat * sign.to(flat))

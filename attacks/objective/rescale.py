@@ -136,7 +136,7 @@ def rescaled(reading: Reading) -> Reading:
     """Multiply the observed updates in `reading`, the description and the simulator by the same power of two, so that
     the updates' median norm is about 1. Readings with a median norm in 1e-6 … 1e6 are returned unchanged. Without the
     factor, 1e-21 squared is 0 in single precision, and every candidate would seem exact."""
-    squares = torch.stack([value.double().flatten(1).square().sum(1) for value in reading.values.values()])
+    squares = torch.stack([value.double()[..., None].flatten(1).square().sum(1) for value in reading.values.values()])
     norms = squares.sum(0).sqrt()
     norms = norms[norms.isfinite() & (norms > 0)]
     norm = float(norms.median()) if len(norms) else 1.0

@@ -113,7 +113,7 @@ def _linked(gradients: Tensor, messages: Tensor) -> tuple[Tensor, bool]:
     """Return `messages` (client, *shape) in the order of `gradients` (client, *shape) with the largest sum of cosines,
     and whether the cosines show the messages right."""
     tiny = torch.finfo(messages.dtype).tiny
-    flat = (value.flatten(1) for value in (gradients, messages))
+    flat = (value[..., None].flatten(1) for value in (gradients, messages))
     left, right = (value / value.norm(dim=1, keepdim=True).clamp_min(tiny) for value in flat)
     cosines = (left @ right.T).cpu().numpy()
     rows, columns = linear_sum_assignment(-cosines)

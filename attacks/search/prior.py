@@ -88,7 +88,7 @@ class NoiseModel:
           its mean squared column sum, divided by the number of classes. Without noise, columns sum to 0 over classes.
 
         Exact zeros are left out: they are dropped coordinates, without noise."""
-        whole = torch.cat([value.detach().flatten(1) for value in observed.values()], 1)
+        whole = torch.cat([value.detach()[..., None].flatten(1) for value in observed.values()], 1)
         if not self.bound or self.variance == 0:
             return whole.new_full((len(whole),), self.variance)
         squares = whole.square()

@@ -130,7 +130,7 @@ class MatchingProblem:
         if self.noise.variance == 0 or kind == "cosine":
             return torch.zeros_like(self.zero_gradient_loss(rows))
         counts = [
-            torch.stack([(value != 0).flatten(1).sum(1) for value in _rows(target, rows).values()]).sum(0)
+            torch.stack([(value != 0)[..., None].flatten(1).sum(1) for value in _rows(target, rows).values()]).sum(0)
             for target in self.observed
         ]
         variance = self.variances(rows)

@@ -155,7 +155,7 @@ def _begin(problem: MatchingProblem, hypotheses: Tensor, solver: Solver[Any], st
         zero_loss=zero_loss,
         noise_floor=problem.noise_floor(rows),
         noise_weight=_noise_weight(problem, rows),
-        coordinates=torch.stack([(v != 0).flatten(1).sum(1) for v in problem.observed[0].values()]).sum(0),
+        coordinates=torch.stack([(v != 0)[..., None].flatten(1).sum(1) for v in problem.observed[0].values()]).sum(0),
         spent=none,
         restarts=none.clone(),
         runs=none.clone(),

@@ -15,7 +15,7 @@ from bench.own.check import check
 from bench.own.coerce import Range, Values
 from bench.own.copies import plain_copy
 from bench.own.recorded import Recording
-from bench.own.weights import refuse_batch_statistics
+from bench.training import mixes
 from bench.trip import Reading
 
 Say = Callable[[str], None]
@@ -32,7 +32,7 @@ class Client:
     line: str
     """A sentence for the report: whether the declared or recorded training really gives the update."""
     model: nn.Module
-    """Model in eval mode at the weights before the training, on the CPU."""
+    """Model at the weights before the training, on the CPU, in the form for attacks: with the training's loss."""
     inputs: Tensor
     """(reading, example, *shape): distinct true examples, in the model's range."""
     labels: Tensor
@@ -66,16 +66,14 @@ def of_recording(sent: Recording, public: Values | None, public_labels: Values |
     - `public` (example, *shape): public examples; None takes the examples of recorded forward passes without gradients.
     - `public_labels` (example,): labels of `public`; None: unknown.
 
-    Raises `BenchError` for a recording without examples, and for BatchNorm in training mode if no update can be
-    attacked."""
+    Raises `BenchError` for a recording without examples."""
     inputs, labels = sent.truth
     held, held_labels = sent.held_out
     known = held if public is None else coerce.tensor(public, "public").float()
     known_labels = held_labels if public is None else public_labels
     marks = None if known_labels is None else coerce.tensor(known_labels, "public_labels").long()
     update = sent.reading(public=known, public_labels=marks) if sent.explained else None
-    model = plain_copy(sent.at_start())
-    refuse_batch_statistics(model)
+    model = sent.for_attacks()
     shape = tuple(inputs.shape[1:])
     low, high = sent.value_range
     if known is not None:
@@ -108,7 +106,7 @@ def of_reading(reading: Reading, truth: Values | None, labels: Values | None) ->
     inputs = coerce.like_reading(truth, (len(reading), distinct, *reading.shape))
     own = coerce.labels(labels, len(reading) * distinct, reading.classes).reshape(len(reading), distinct)
     checked = check(reading, inputs, own)
-    model = plain_copy(reading.model)
+    model = plain_copy(reading.model, batch_statistics=mixes(reading.model))
     with torch.no_grad():
         for name, value in model.named_parameters():
             if name in reading.weights:

@@ -32,6 +32,7 @@ from bench.pictures.grid import save as save_picture
 from bench.scoring.assign import assign, in_order
 from bench.scoring.score import Scores
 from bench.scoring.summary import share
+from bench.training import loss_of, mixes
 from bench.trip import Reading, Reconstruction
 
 _INSIDE = 8  # single examples attacked inside the client
@@ -129,7 +130,7 @@ def assess(
         listeners.append(_listener(plan, made, defense, folder, seed))
         shown.ended(plan.name)
     shown.began("remedies")
-    known = made.public is not None and made.public_labels is not None
+    known = made.public is not None and made.public_labels is not None and not mixes(made.model)
     helped = tuple(remedies(made, left, seed=seed)) if known else ()
     shown.ended("remedies")
     result = Assessment(
@@ -138,7 +139,7 @@ def assess(
         listeners=tuple(listeners),
         decides=tuple(decides(made)),
         remedies=helped,
-        remedies_of=of_what(made) if helped else "no public examples with labels: recognition needs strangers",
+        remedies_of=of_what(made) if helped else _no_remedies(made),
         notes=(*notes, *(client.notes if isinstance(client, Recording) else ())),
         seconds=round(time.monotonic() - began, 1),
         page=str(folder / page.FILE),
@@ -147,12 +148,20 @@ def assess(
     return result
 
 
+def _no_remedies(client: Client) -> str:
+    if mixes(client.model):
+        return "the model mixes the examples of a batch: defenses of single examples cannot act"
+    return "no public examples with labels: recognition needs strangers"
+
+
 def _plans(client: Client, seconds: float) -> Iterator[_Plan]:
     """Yield the listeners' readings, with a search that fits into its share of the `seconds`."""
     if client.update is not None:
         update = client.update
         steps = "one local step" if update.steps == 1 else f"{update.steps} local steps"
         yield _plan("update", f"{steps} of {_examples(update.batch)}", update, client.inputs, client.labels, seconds)
+    if mixes(client.model):  # one example has no gradient of its own
+        return
     inputs, labels = client.inputs[0, :_INSIDE, None], client.labels[0, :_INSIDE, None]
     targets = one_hot(labels, client.classes, inputs.dtype)
     inside = reading(
@@ -160,6 +169,7 @@ def _plans(client: Client, seconds: float) -> Iterator[_Plan]:
         model=client.model,
         shape=client.shape,
         classes=client.classes,
+        loss=loss_of(client.model),
         value_range=client.value_range,
         kind=client.kind.name,
         labels=labels,

@@ -19,15 +19,17 @@ _WRAPPERS = {
     "DistributedDataParallel": "module",
     "OptimizedModule": "_orig_mod",
 }
+_INSTANCE_NORM = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
 _TRAINERS = ("opacus",)  # packages with hooks which keep state for a later backward pass
 
 
 def plain_copy(model: nn.Module, *, batch_statistics: bool = False) -> nn.Module:
     """Copy a user's model for attackers: on the CPU, in eval mode, without wrappers and hooks; frozen parameters stay
-    frozen. `batch_statistics` True leaves BatchNorm in training mode, without updates of running statistics."""
+    frozen. `batch_statistics` True leaves layers with another computation in training mode (`by_mode`) in this mode,
+    without updates of running statistics; if the model has none in training mode, all of them are put into it."""
     plain = unwrapped(model)
     computed = {id(value): value.detach().clone() for _, _, value in _computed(plain)}
-    module = copy.deepcopy(plain, dict[int, Any](computed)).cpu().eval()
+    module = _unshared(copy.deepcopy(plain, dict[int, Any](computed)).cpu().eval())
     if computed and _drop_graphs not in module._forward_hooks.values():
         module.register_forward_hook(_drop_graphs)
     for layer in module.modules():
@@ -35,10 +37,8 @@ def plain_copy(model: nn.Module, *, batch_statistics: bool = False) -> nn.Module
             hooks = getattr(layer, name)
             for key in [key for key, hook in hooks.items() if _origin(hook) in _TRAINERS]:
                 del hooks[key]
-    for layer in module.modules() if batch_statistics else ():
-        if isinstance(layer, BATCH_NORM):
-            layer.train()
-            layer.track_running_stats = False
+    if batch_statistics:
+        _into_training(module, {name for name, layer in plain.named_modules() if layer.training})
     for parameter in module.parameters():
         parameter.grad = None
         for name in [name for name in vars(parameter) if "grad" in name or "summed" in name]:
@@ -46,11 +46,39 @@ def plain_copy(model: nn.Module, *, batch_statistics: bool = False) -> nn.Module
     return module
 
 
+def by_mode(layer: nn.Module) -> bool:
+    """Return whether a layer may compute otherwise in training mode, without draws: a normalisation with running
+    statistics, or an own layer, which may call `F.batch_norm`."""
+    return isinstance(layer, (*BATCH_NORM, *_INSTANCE_NORM)) or not type(layer).__module__.startswith("torch.")
+
+
+def _into_training(module: nn.Module, names: set[str]) -> None:
+    layers = [(name, layer) for name, layer in module.named_modules() if by_mode(layer)]
+    for _, layer in [each for each in layers if each[0] in names] or layers:
+        layer.training = True  # `train()` would reach into the layer, to dropout
+        if isinstance(layer, (*BATCH_NORM, *_INSTANCE_NORM)):
+            layer.track_running_stats = False
+
+
 def unwrapped(model: nn.Module) -> nn.Module:
     """Return the model inside the wrapper classes of Opacus, of PyTorch's data parallelism and of `torch.compile`."""
     while (name := _WRAPPERS.get(type(model).__name__)) and isinstance(inner := getattr(model, name), nn.Module):
         model = inner
     return model
+
+
+def _unshared(module: nn.Module) -> nn.Module:
+    """Replace a layer at several places of `module` by copies with the same parameters and buffers, in place.
+    `torch.func.functional_call` (2.12 to 2.15) leaves the given weights in a layer that is registered twice."""
+    seen: set[nn.Module] = set()
+    for layer in list(module.modules()):
+        for name, inner in layer._modules.items():
+            if inner is not None and inner in seen:
+                tensors = {id(value): value for value in (*inner.parameters(), *inner.buffers())}
+                layer._modules[name] = copy.deepcopy(inner, dict[int, Any](tensors))
+            elif inner is not None:
+                seen.add(inner)
+    return module
 
 
 def _computed(module: nn.Module) -> list[tuple[nn.Module, str, Tensor]]:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from bench.attacks.labels.head import head, usual
 from bench.attacks.search.preconditioner import public_batches
+from bench.defenses.transforms.rows import rows
 from bench.gradients import group_gradients, one_hot
 from bench.trip import Reading
 
@@ -47,7 +48,7 @@ def doubts(reading: Reading, observed: dict[str, Tensor]) -> Iterator[str]:
         targets = one_hot(reading.public_labels[at], reading.classes, inputs.dtype)
         public = group_gradients(reading.model, weights, inputs, targets)
         norms = [
-            torch.stack([value.flatten(1).square().sum(1) for value in each.values()]).sum(0).sqrt()
+            torch.stack([rows(value, 1).square().sum(1) for value in each.values()]).sum(0).sqrt()
             for each in (observed, public)
         ]
         ratio = float((norms[0] / norms[1].median().clamp_min(1e-300)).median())

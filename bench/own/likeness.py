@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from bench.defenses.transforms.rows import rows
 from bench.trip import Tensors
 
 _OFF = 0.05  # allowed distance between a tensor and its replay, relative to the replay
@@ -52,7 +53,7 @@ class Likeness:
 def likeness(sent: Tensors, replay: Tensors) -> Likeness:
     """Compare the updates `sent` with `replay`, the same updates computed again on the true examples; both are name →
     (reading, *shape). Two zero updates count as equal."""
-    pairs = {name: (sent[name].double().flatten(1), replay[name].double().flatten(1)) for name in sent}
+    pairs = {name: (rows(sent[name].double(), 1), rows(replay[name].double(), 1)) for name in sent}
     a, b = (torch.cat([pair[n] for pair in pairs.values()], 1) for n in (0, 1))
     long, energy, product = a.norm(dim=1), b.square().sum(1), (a * b).sum(1)
     zeros = (long == 0) & (energy == 0)

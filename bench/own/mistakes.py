@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from bench.attacks.objective.local import momentum_gain
 from bench.gradients import BATCH_NORM
+from bench.own.copies import by_mode
 from bench.own.likeness import Likeness, likeness
 from bench.own.losses import declared
 from bench.own.options import options
@@ -175,10 +176,12 @@ def _tries(reading: Reading, inputs: Tensor, labels: Tensor) -> Iterator[tuple[s
             f"the loss is nn.{name} on one-hot labels; declare loss=nn.{name}()",
             partial(_with_loss, reading, inputs, labels, loss),
         )
-    if any("BatchNorm" in type(layer).__name__ for layer in reading.model.modules()):
+    if any(by_mode(layer) for layer in reading.model.modules()):
+        normalised = any(isinstance(layer, BATCH_NORM) for layer in reading.model.modules())
+        what = "BatchNorm was in training mode: it mixes the examples of a batch"
         yield (
-            "BatchNorm was in training mode: it mixes the examples of a batch; give batch_statistics=True, or call "
-            "model.eval() before the gradient is taken",
+            f"{what if normalised else 'the model was in training mode, and computes otherwise there'}; give "
+            "batch_statistics=True, or call model.eval() before the gradient is taken",
             partial(trained, reading, inputs, labels, batch_statistics=True),
         )
     low, high = reading.value_range

@@ -10,9 +10,12 @@ from torch import Tensor
 from bench.defenses.accounting import pld
 from bench.defenses.accounting.composition import gaussian
 from bench.defenses.accounting.report import DELTA
+from bench.defenses.transforms.rows import rows
 from bench.gradients import group_gradients, one_hot
 from bench.own.copies import plain_copy
+from bench.own.losses import declared
 from bench.own.recording import Recorded, trained_copy
+from bench.training import declare
 
 _NEAR = 0.05  # allowed relative difference of the noise's deviation, next to four standard errors
 _CLIPPED = 1e-6  # Opacus adds this number to a norm
@@ -37,14 +40,16 @@ def private_step(recorded: Recorded) -> PrivateStep:
     it is explained: the sent gradient minus the clipped example gradients, summed and divided by the expected batch
     size, must be the described noise."""
     optimizer, step = recorded.private, recorded.steps[0]
-    assert optimizer is not None and step.targets is not None
+    assert optimizer is not None and step.labels is not None
     clip, sigma = float(optimizer.max_grad_norm), float(optimizer.noise_multiplier)
     expected, drawn = int(optimizer.expected_batch_size), len(step.inputs)
     model = plain_copy(trained_copy(recorded))
+    loss = None if recorded.criterion is None else recorded.criterion.loss
+    declare(model, loss=declared(loss, recorded.classes), batch_statistics=False)
     weights = {name: value.detach() for name, value in model.named_parameters() if value.requires_grad}
-    targets = one_hot(step.targets.long(), recorded.classes, step.inputs.dtype)
+    targets = one_hot(step.labels, recorded.classes, step.inputs.dtype)
     each = group_gradients(model, weights, step.inputs[:, None], targets[:, None])
-    norms = torch.stack([value.flatten(1).square().sum(1) for value in each.values()]).sum(0).sqrt()
+    norms = torch.stack([rows(value, 1).square().sum(1) for value in each.values()]).sum(0).sqrt()
     factors = (clip / (norms + _CLIPPED)).clamp_max(1.0)
     clipped = {name: torch.einsum("e,e...->...", factors, value) / expected for name, value in each.items()}
     gap = torch.cat([(recorded.first_gradient[name] - value).double().flatten() for name, value in clipped.items()])

@@ -1,25 +1,40 @@
 """A recorded training as a declared protocol: local steps, a replay, and a reading with its true examples."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from math import sqrt
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bench.errors import BenchError
 from bench.own.coerce import ZERO_TO_ONE, Range, Values, tensor
 from bench.own.copies import plain_copy
+from bench.own.criterion import Loss
 from bench.own.given import reading
 from bench.own.local import SGD
+from bench.own.losses import declared, two_logits
 from bench.own.private import PrivateStep, private_step, spent
 from bench.own.recording import Recorded, recorder, trained_copy
+from bench.own.steps import (
+    backward,
+    distance,
+    factor,
+    facts_of_gradient,
+    facts_of_optimizer,
+    flat,
+    local_training,
+    times,
+    twin,
+)
+from bench.sanitize import first_line
+from bench.training import cross_entropy, declare, loss_of
 from bench.trip import Reading
 
 EXPLAINED = 1e-6  # largest distance between the update and its replay, relative to the update
-_PLAIN_SGD = {"dampening": 0, "nesterov": False, "maximize": False}
+_ROUNDED = 0.02  # the same for a training in 16-bit numbers
+_ALIKE = 0.02  # largest relative difference of gradients between training mode and an attack's mode
 
 
 class Recording:
@@ -29,6 +44,9 @@ class Recording:
     def __init__(self) -> None:
         self._recorded = Recorded()
         self._checked: tuple[float | None, tuple[str, ...]] | None = None
+        self._batch_statistics = False
+        self._factor = 1.0
+        self._own_statistics = True
         self._sent: Mapping[str, Tensor] | None = None
         self._engine: Any = None
         self.defense: Any = None
@@ -60,11 +78,12 @@ class Recording:
 
     @property
     def explained(self) -> bool:
-        """True if plain SGD on the recorded batches gives the update, to a relative error of 1e-6; with Opacus, if clip
-        and described noise explain the first step."""
+        """True if the recorded steps, computed again, give the update to a relative error of 1e-6 (0.02 under
+        autocast); with Opacus, if clip and described noise explain the first step."""
         if self._recorded.private is not None:
             return self._private().explained
-        return self.error is not None and self.error <= EXPLAINED and not self.seen
+        least = EXPLAINED if self._recorded.autocast is None else _ROUNDED
+        return self.error is not None and self.error <= least and not self.seen
 
     @property
     def line(self) -> str:
@@ -75,10 +94,17 @@ class Recording:
         sizes = [len(step.inputs) for step in self._recorded.steps]
         what = f"{len(sizes)} local steps on {sum(sizes)} examples" if sizes else "no local step"
         if self.explained:
-            return f"explains what was sent: {what}, replayed with a relative error of {self.error:.1g}"
+            rounded = "" if self._recorded.autocast is None else ", in 16-bit numbers"
+            return f"explains what was sent: {what}, replayed{rounded} with a relative error of {self.error:.1g}"
         error = "" if self.error is None else f", relative error {self.error:.2g}"
         seen = "; ".join(self.seen) or "nothing known that explains the difference"
         return f"does not explain what was sent: {what}{error}; seen: {seen}"
+
+    @property
+    def loss(self) -> Loss | None:
+        """Loss of the training, as the argument `loss` of `api.reading`; None: the mean cross entropy."""
+        self._check()
+        return self._loss()
 
     @property
     def truth(self) -> tuple[Tensor, Tensor]:
@@ -110,13 +136,19 @@ class Recording:
 
     @property
     def classes(self) -> int:
-        """Number of classes, which is the number of logits."""
+        """Number of classes: the number of logits, or 2 for a single logit."""
         return self._recorded.classes
 
     def at_start(self) -> nn.Module:
         """Return a copy of the model at the weights before the training, in the recorded training modes. Raises
         `BenchError` if no local step was recorded."""
         return trained_copy(self._recorded)
+
+    def for_attacks(self) -> nn.Module:
+        """Return a copy of the model at the weights before the training, in the form for attacks, with the recorded
+        loss. Raises `BenchError` if no local step was recorded."""
+        self._check()
+        return self._for_attacks(self._batch_statistics)
 
     @property
     def value_range(self) -> Range:
@@ -148,11 +180,13 @@ class Recording:
         granted = truth if labels and local.count * local.step_batch % len(truth) == 0 and not local.ragged else None
         return reading(
             before=self._recorded.before,
-            after=self._sent or self._recorded.after,
+            after=self._after(),
             local=local,
-            model=trained_copy(self._recorded).eval(),
+            model=trained_copy(self._recorded) if self._batch_statistics else trained_copy(self._recorded).eval(),
             shape=tuple(inputs.shape[1:]),
             classes=self._recorded.classes,
+            loss=self._loss(),
+            batch_statistics=self._batch_statistics,
             value_range=value_range or self._range_with(public),
             labels=granted,
             public=public,
@@ -189,6 +223,7 @@ class Recording:
             model=plain_copy(trained_copy(self._recorded)),
             shape=tuple(inputs.shape[1:]),
             classes=self._recorded.classes,
+            loss=self._loss(),
             batch=len(inputs),
             value_range=value_range or self._range_with(public),
             labels=truth if labels else None,
@@ -207,7 +242,7 @@ class Recording:
     def _uses(self) -> tuple[Tensor, Tensor]:
         """All used inputs and labels in order, an example of two epochs twice."""
         steps = self._recorded.steps
-        targets = [step.targets for step in steps if step.targets is not None]
+        targets = [step.labels for step in steps if step.labels is not None]
         if not steps or len(targets) < len(steps):
             raise BenchError(f"the recording {self.line}")
         return torch.cat([step.inputs for step in steps]).float(), torch.cat(targets)
@@ -217,8 +252,7 @@ class Recording:
         inputs, _ = self._uses()
         sizes, optimizer = [len(step.inputs) for step in self._recorded.steps], self._recorded.optimizer
         assert optimizer is not None
-        group = optimizer.param_groups[0]
-        options: dict[str, Any] = {name: float(group.get(name, 0)) for name in ("momentum", "weight_decay")}
+        rule, options = local_training(optimizer)
         lr = self._recorded.steps[0].rates[0]
         first: dict[bytes, int] = {}
         for at, each in enumerate(inputs):
@@ -230,10 +264,10 @@ class Recording:
                 continue  # a repeated example inside the first epoch
             batch, epochs = min(sizes[0], examples), sum(sizes) // examples
             if len(set(sizes)) == 1 and (examples % batch == 0 or len(sizes) == 1):
-                return SGD(lr=lr, batch=batch, steps=len(sizes), examples=examples, **options), where
+                return rule(lr=lr, batch=batch, steps=len(sizes), examples=examples, **options), where
             epoch = [batch] * (examples // batch) + ([examples % batch] if examples % batch else [])
             if sizes == epoch * epochs:
-                return SGD(lr=lr, batch=batch, epochs=epochs, examples=examples, **options), where
+                return rule(lr=lr, batch=batch, epochs=epochs, examples=examples, **options), where
         raise BenchError(f"batches of {_some(sizes)} examples: no attack simulates local steps of different size")
 
     def _check(self) -> tuple[float | None, tuple[str, ...]]:
@@ -241,46 +275,99 @@ class Recording:
             self._checked = self._replay()
         return self._checked
 
+    def _after(self) -> dict[str, Tensor]:
+        """The sent weights; buffers only if the recorded steps give them: a validation in training mode moves them."""
+        after = dict(self._sent or self._recorded.after)
+        if self._own_statistics:
+            return after
+        buffers = {name for name, _ in trained_copy(self._recorded).named_buffers()}
+        return after | {name: value for name, value in self._recorded.before.items() if name in buffers}
+
+    def _loss(self) -> Loss | None:
+        record = self._recorded
+        made = None if record.criterion is None else record.criterion.loss
+        if self._factor == 1:
+            return made
+        plain = declared(made, record.classes, one_logit=record.one_logit) or cross_entropy
+        return partial(times, self._factor, plain)
+
+    def _for_attacks(self, batch_statistics: bool) -> nn.Module:
+        record = self._recorded
+        module = plain_copy(trained_copy(record), batch_statistics=batch_statistics)
+        if record.one_logit:
+            module.register_forward_hook(two_logits)
+        declare(
+            module,
+            loss=declared(self._loss(), record.classes, one_logit=record.one_logit),
+            batch_statistics=batch_statistics,
+        )
+        return module
+
     def _replay(self) -> tuple[float | None, tuple[str, ...]]:
         record = self._recorded
-        seen = list(record.seen)
-        module = trained_copy(record)
-        assert record.optimizer is not None
-        seen += _of_optimizer(record)
-        if any(step.targets is None or step.targets.dim() != 1 for step in record.steps):
+        seen = [*record.seen, *facts_of_optimizer(record)]
+        if any(step.labels is None for step in record.steps):
+            trained_copy(record)
             return None, tuple(seen)
-        group = record.optimizer.param_groups[0]
-        optimizer = torch.optim.SGD(
-            [value for value in module.parameters() if value.requires_grad],
-            lr=record.steps[0].rates[0],
-            momentum=group.get("momentum", 0.0),
-            weight_decay=group.get("weight_decay", 0.0),
-        )
+        module = self._as_trained()
+        optimizer = twin(record, [value for value in module.parameters() if value.requires_grad])
         for number, step in enumerate(record.steps):
             optimizer.zero_grad()
-            with torch.enable_grad():
-                try:
-                    F.cross_entropy(module(step.inputs), step.targets.long()).backward()  # type: ignore[union-attr]
-                except (RuntimeError, ValueError, IndexError):  # targets of another loss
-                    return None, tuple(seen)
+            try:
+                backward(module, step, record)
+            except (RuntimeError, ValueError, IndexError) as error:
+                return None, (*seen, first_line(error))
             if number == 0:
-                seen += _of_gradient(record, module)
+                self._factor = factor(record, module)
+                if self._factor != 1:
+                    declare(module, loss=partial(times, self._factor, loss_of(module)), batch_statistics=False)
+                    for value in module.parameters():
+                        value.grad = value.grad if value.grad is None else self._factor * value.grad
+                seen += facts_of_gradient(record, module)
+                seen += () if any(record.seen.values()) else self._mode(module)
             optimizer.step()
         after = module.state_dict()
-        floats = [name for name, value in record.before.items() if value.is_floating_point()]
-        gap, moved = (
-            sqrt(sum(float((a[name].double() - b[name].double()).square().sum()) for name in floats))
-            for a, b in ((after, record.after), (record.before, record.after))
-        )
+        buffers = {name for name, _ in module.named_buffers()}
+        weights = [name for name in record.before if name not in buffers]
+        gap, moved = (distance(a, record.after, weights) for a in (after, record.before))
+        self._own_statistics = distance(after, record.after, buffers & set(after)) <= EXPLAINED * (1 + moved)
         if moved == 0:
             raise BenchError("the weights before and after the recorded steps are equal; no update was sent")
-        if gap / moved <= EXPLAINED:
+        if gap / moved <= (EXPLAINED if record.autocast is None else _ROUNDED):
             try:
                 self._protocol()
             except BenchError as error:
                 return None, (*seen, str(error))
             seen = [fact for fact, never in record.seen.items() if never]
         return gap / moved, tuple(seen)
+
+    def _as_trained(self) -> nn.Module:
+        """Return a copy of the model at the start in its recorded training modes, with the recorded loss."""
+        record = self._recorded
+        module = trained_copy(record)
+        if record.one_logit:
+            module.register_forward_hook(two_logits)
+        made = None if record.criterion is None else record.criterion.loss
+        loss = declared(made, record.classes, one_logit=record.one_logit)
+        declare(module, loss=loss, batch_statistics=False)
+        return module
+
+    def _mode(self, module: nn.Module) -> Iterator[str]:
+        """Choose the mode in which attacks run the model, by the first step's gradient: without batch statistics, or
+        with them and own layers in training mode. `module` has the gradient of the recorded modes. Yield a fact if
+        neither gives this gradient."""
+        record = self._recorded
+        true = flat(module)
+        for batch_statistics in (False, True):
+            copied = self._for_attacks(batch_statistics)
+            with suppress(RuntimeError, ValueError):
+                backward(copied, record.steps[0], record)
+                if float((flat(copied) - true).norm()) <= _ALIKE * float(true.norm()):
+                    self._batch_statistics = batch_statistics
+                    return
+        fact = "a model that computes otherwise in training mode than in eval mode"
+        record.saw(fact, never=True)
+        yield fact
 
 
 @contextmanager
@@ -301,44 +388,6 @@ def recording(model: nn.Module, optimizer: torch.optim.Optimizer, *, engine: Any
         made = Recording.of(recorded)
         made._engine = engine
         yield made
-
-
-def _of_optimizer(record: Recorded) -> Iterator[str]:
-    optimizer = record.optimizer
-    if type(optimizer) is not torch.optim.SGD:
-        yield f"the optimizer {type(optimizer).__name__}"
-        return
-    groups = optimizer.param_groups
-    for name, plain in _PLAIN_SGD.items():
-        if any(group.get(name, plain) != plain for group in groups):
-            yield f"SGD with {name}"
-    if any(group.get(name, 0) != groups[0].get(name, 0) for group in groups for name in ("momentum", "weight_decay")):
-        yield "parameter groups with different options"
-    rates = [rate for step in record.steps for rate in step.rates]
-    if min(rates) != max(rates):
-        yield f"learning rates from {min(rates):g} to {max(rates):g}"
-
-
-def _of_gradient(record: Recorded, module: nn.Module) -> Iterator[str]:
-    """Yield how the first step's gradient differs from its replay in `module`."""
-    pairs = [
-        (record.first_gradient[name].double().flatten(), value.grad.double().flatten())
-        for name, value in module.named_parameters()
-        if value.grad is not None and name in record.first_gradient
-    ]
-    if not pairs:
-        return
-    used, own = (torch.cat(parts) for parts in zip(*pairs, strict=True))
-    scale = float(used.norm() / own.norm().clamp_min(1e-300))
-    cosine = float(F.cosine_similarity(used, own, dim=0))
-    if cosine > 1 - 1e-6 and abs(scale - 1) > 1e-4:
-        several = f" over {record.steps[0].passes} passes" if record.steps[0].passes > 1 else ""
-        yield (
-            f"the first step's gradient is {scale:.4g} times the gradient of the mean loss{several}: clipping, a loss "
-            "scale or a sum over the batch"
-        )
-    elif cosine <= 1 - 1e-6:
-        yield f"the first step's gradient has cosine {cosine:.4f} with the gradient of the mean cross entropy"
 
 
 def _key(example: Tensor) -> bytes:

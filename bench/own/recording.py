@@ -6,31 +6,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
-from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.overrides import TorchFunctionMode
 
 from bench.errors import BenchError
 from bench.own.copies import plain_copy, unwrapped
+from bench.own.criterion import LOSSES, Criterion, Unknown, criterion
 from bench.sanitize import sanitize
 
-_LOSSES = (
-    F.cross_entropy,
-    F.nll_loss,
-    F.mse_loss,
-    F.l1_loss,
-    F.smooth_l1_loss,
-    F.huber_loss,
-    F.binary_cross_entropy,
-    F.binary_cross_entropy_with_logits,
-    F.kl_div,
-    F.multi_margin_loss,
-    F.multilabel_margin_loss,
-    F.soft_margin_loss,
-)
-_PLAIN = {"weight": None, "reduction": "mean", "label_smoothing": 0.0, "ignore_index": -100}  # of a cross entropy
 _RANDOM = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout", "rrelu")
 _DRAWS = ("bernoulli", "rand", "rand_like", "randn", "randn_like")
 _HELD_OUT = 2048  # examples that are kept of passes without gradients
@@ -43,9 +28,9 @@ class Batch:
     inputs: Tensor
     """(example, *shape): copy of the inputs, on the CPU."""
     logits: Tensor
-    """(example, class): the model's output, in the user's graph."""
-    targets: Tensor | None = None
-    """(example,): copy of the targets; None: no loss was seen."""
+    """(example, class), (example, 1) or (example,): the model's output, in the user's graph."""
+    criterion: Criterion | Unknown | None = None
+    """The loss function with the labels; None: no loss was seen."""
     loss: Tensor | None = None
     """The loss, in the user's graph; None: no loss was seen."""
 
@@ -65,9 +50,9 @@ class Step:
     """A local step of a recorded training: the batch and the rates that `optimizer.step()` used."""
 
     inputs: Tensor
-    """(example, *shape): inputs of all forward passes since the previous step."""
-    targets: Tensor | None
-    """(example,): targets of these inputs; None: a pass without a known loss."""
+    """(example, *shape): inputs of all forward passes since the previous step, without ignored examples."""
+    labels: Tensor | None
+    """(example,): class numbers of these inputs; None: a pass without a known loss."""
     passes: int
     """Number of forward passes."""
     rates: tuple[float, ...]
@@ -93,7 +78,15 @@ class Recorded:
     private: Any = None
     """Opacus' optimizer, which clips and adds noise, around `optimizer`; None: a training without Opacus."""
     classes: int = 0
-    """Number of logits."""
+    """Number of classes: the number of logits, or 2 for a single logit."""
+    one_logit: bool = False
+    """True for a model with a single logit."""
+    criterion: Criterion | None = None
+    """The first loss; all steps have the same loss. None: no known loss was seen."""
+    autocast: torch.dtype | None = None
+    """Type of the forward passes under `torch.autocast`; None: full precision."""
+    trained: frozenset[str] = frozenset()
+    """Names of the parameters that the first step changed."""
     training: dict[str, bool] = field(default_factory=dict)
     """Layer's name → training mode at the first pass."""
     held_out: list[HeldOut] = field(default_factory=list)
@@ -130,6 +123,8 @@ class _Recorder:
     def __init__(self, model: nn.Module | None, optimizer: Optimizer | None) -> None:
         self.model, self.optimizer, self.depth = model, optimizer, 0
         self.pending: list[Batch] = []
+        self.state = torch.empty(0)
+        self.summed: dict[str, Tensor] = {}
         self.recorded = Recorded(private=optimizer if hasattr(optimizer, "noise_multiplier") else None)
         if model is not None:
             self._begin(unwrapped(model))
@@ -150,8 +145,10 @@ class _Recorder:
             self._begin(unwrapped(module))
         if not record.steps:
             record.training = {name: layer.training for name, layer in unwrapped(module).named_modules()}
-        if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
-            record.saw("autocast: gradients of 16-bit numbers", never=True)
+        self.state = torch.get_rng_state()
+        for device in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(device):
+                record.autocast = torch.get_autocast_dtype(device)
 
     def left(self, module: nn.Module, arguments: Any, output: Any) -> None:
         if not self._outermost(module):
@@ -161,13 +158,18 @@ class _Recorder:
             return
         record = self.recorded
         inputs = arguments[0] if arguments else None
+        drawn = torch.is_grad_enabled() and len(self.state) and not torch.equal(self.state, torch.get_rng_state())
+        if drawn and not any(each.startswith(("a stochastic", "random draws")) for each in record.seen):
+            record.saw("random draws in the model, such as dropout inside a layer", never=True)
         if not isinstance(inputs, Tensor) or len(arguments) > 1:
-            record.saw("a model whose input is not a single tensor")
+            record.saw("a model whose input is not a single tensor: wrap it in a module with one input")
         elif not torch.is_grad_enabled():
             if sum(len(each.inputs) for each in record.held_out) < _HELD_OUT:
                 record.held_out.append(HeldOut(inputs=inputs.detach().cpu().clone()))
-        elif not isinstance(output, Tensor) or output.dim() != 2:
-            record.saw("a model whose output is not (example, class)")
+        elif not isinstance(output, Tensor):
+            record.saw(f"a model whose output is a {type(output).__name__}: wrap it to return the logits alone")
+        elif output.dim() != 2 and output.numel() != len(inputs):
+            record.saw(f"a model whose output has shape {tuple(output.shape)}, not (example, class)")
         else:
             self.pending.append(Batch(inputs=inputs.detach().cpu().clone(), logits=output))
 
@@ -185,13 +187,15 @@ class _Recorder:
         name = getattr(func, "__name__", "")
         if self.depth and torch.is_grad_enabled():
             self._inside_model(name, args, given)
-        elif func in _LOSSES and torch.is_grad_enabled() and self.pending:
-            self._loss(func, name, args, given, result)
-        elif func in _LOSSES and not torch.is_grad_enabled() and self.recorded.held_out:
+        elif func in LOSSES and torch.is_grad_enabled() and self.pending:
+            self._loss(func, args, given, result)
+        elif func in LOSSES and not torch.is_grad_enabled() and self.recorded.held_out:
             last, targets = self.recorded.held_out[-1], given.get("target", args[1] if len(args) > 1 else None)
-            if isinstance(targets, Tensor) and targets.shape == (len(last.inputs),) and not targets.is_floating_point():
-                last.targets = targets.detach().cpu().clone()
+            if isinstance(targets, Tensor) and targets.numel() == len(last.inputs) and not (targets % 1).any():
+                last.targets = targets.detach().cpu().reshape(-1).long()
         elif name == "backward" and self.pending:
+            if not self.recorded.steps and self.recorded.module is not None:
+                self.summed = _gradients(self.recorded.module)
             losses = [batch.loss for batch in self.pending if batch.loss is not None]
             if losses and not any(args[0] is loss for loss in losses) and not _is_share(args[0], losses[-1]):
                 self.recorded.saw("a loss with further terms")
@@ -201,58 +205,69 @@ class _Recorder:
             self.recorded.saw(f"a stochastic layer: {name}", never=True)
         elif name in _DRAWS:
             self.recorded.saw(f"random draws in the model: {name}", never=True)
-        elif name == "batch_norm" and given.get("training", args[5] if len(args) > 5 else False):
-            self.recorded.saw("BatchNorm in training mode: its gradients mix the examples of a batch", never=True)
 
-    def _loss(
-        self, func: Callable[..., Any], name: str, args: tuple[Any, ...], given: dict[str, Any], result: Any
-    ) -> None:
-        named = dict(zip(("input", "target"), args, strict=False)) | given
-        batch, of, targets = self.pending[-1], named.get("input"), named.get("target")
-        if batch.loss is not None or not isinstance(of, Tensor) or not isinstance(targets, Tensor):
-            return
-        log = func is F.nll_loss and of.shape == batch.logits.shape
-        if func is not F.cross_entropy and not log:
-            self.recorded.saw(f"the loss {name}")
-        elif of is not batch.logits and not (log and _is_log_softmax(of, batch.logits)):
-            self.recorded.saw("a loss on another tensor than the model's output")
-        elif targets.is_floating_point():
-            self.recorded.saw("soft targets")
-        for option, plain in _PLAIN.items():
-            if named.get(option, plain) != plain if option != "weight" else named.get(option) is not None:
-                self.recorded.saw(f"the loss option {option}")
-        batch.loss, batch.targets = result, targets.detach().cpu().clone()
+    def _loss(self, func: Callable[..., Any], args: tuple[Any, ...], given: dict[str, Any], result: Any) -> None:
+        batch = self.pending[-1]
+        if batch.loss is None and isinstance(result, Tensor):
+            batch.loss, batch.criterion = result, criterion(func, args, given, batch.logits)
 
-    def stepped(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if not _closure(args, kwargs):
+            self.stepped(optimizer)
+
+    def after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if _closure(args, kwargs):  # the step itself computes the gradient
+            self.stepped(optimizer)
+
+    def stepped(self, optimizer: Optimizer) -> None:
         batches = [batch for batch in self.pending if batch.loss is not None] or self.pending
         record, self.pending = self.recorded, []
         if record.module is None or not batches:
             return
-        own = {id(value) for value in record.module.parameters()}
-        if not any(id(value) in own for group in optimizer.param_groups for value in group["params"]):
+        own = {id(value): name for name, value in record.module.named_parameters()}
+        held = {own.get(id(value)) for group in optimizer.param_groups for value in group["params"]} - {None}
+        if not held:
             return
         if record.optimizer is not None and record.optimizer is not optimizer:
             record.saw("several optimizers")
         if not record.steps:
-            record.optimizer, record.classes = optimizer, batches[0].logits.shape[1]
-            record.first_gradient = {
-                name: value.grad.detach().cpu().clone()
-                for name, value in record.module.named_parameters()
-                if value.grad is not None
-            }
+            record.optimizer = optimizer
+            record.first_gradient = _gradients(record.module)
+            record.trained = frozenset(name for name in record.first_gradient if name in held)
+            changed = any(not torch.equal(value, record.first_gradient[name]) for name, value in self.summed.items())
+            if changed and record.private is None:
+                record.saw("gradients changed between backward() and step(): clipping, noise or a scaler")
             if optimizer.state:
                 record.saw("an optimizer with a state from before, such as momentum")
-        targets = [batch.targets for batch in batches if batch.targets is not None]
-        if len(targets) < len(batches):
-            record.saw("a loss that is no function of torch.nn.functional")
+        found = list(self._criteria(batches))
+        if len({len(batch.inputs) for batch in batches}) > 1:
+            record.saw("gradients accumulated over batches of different size")
+        counted = torch.cat([each.counted for each in found]) if len(found) == len(batches) else None
+        inputs = torch.cat([batch.inputs for batch in batches])
         record.steps.append(
             Step(
-                inputs=torch.cat([batch.inputs for batch in batches]),
-                targets=torch.cat(targets) if len(targets) == len(batches) else None,
+                inputs=inputs if counted is None else inputs[counted],
+                labels=None if counted is None else torch.cat([each.labels for each in found])[counted],
                 passes=len(batches),
                 rates=tuple(float(group["lr"]) for group in optimizer.param_groups),
             )
         )
+
+    def _criteria(self, batches: list[Batch]) -> Iterator[Criterion]:
+        """Yield the known losses of a step's passes, and note the others."""
+        record = self.recorded
+        for batch in batches:
+            if batch.criterion is None:
+                record.saw("a loss that is no function of torch.nn.functional: take api.reading with loss=", never=True)
+            elif isinstance(batch.criterion, Unknown):
+                record.saw(batch.criterion.reason, never=True)
+            else:
+                if record.criterion is None:
+                    record.criterion, record.classes = batch.criterion, batch.criterion.classes
+                    record.one_logit = batch.logits.numel() == len(batch.logits)
+                if record.criterion.key != batch.criterion.key:
+                    record.saw("a loss with other options in later steps", never=True)
+                yield batch.criterion
 
     def end(self) -> None:
         if self.recorded.module is not None:
@@ -267,18 +282,21 @@ def recorder(model: nn.Module | None = None, optimizer: Optimizer | None = None)
     - `model`: the trained module; None takes the first module with parameters that runs with gradients.
     - `optimizer`: its optimizer; None takes every optimizer of the module's parameters."""
     made = _Recorder(model, optimizer)
+    inner: Any = getattr(optimizer, "original_optimizer", optimizer)
     with ExitStack() as stack:
         for handle in (
             (
                 register_module_forward_pre_hook(made.entered),
                 register_module_forward_hook(made.left),
-                register_optimizer_step_pre_hook(made.stepped),
+                register_optimizer_step_pre_hook(made.before_step),
+                register_optimizer_step_post_hook(made.after_step),
             )
             if model is None or optimizer is None
             else (
                 model.register_forward_pre_hook(made.entered),
                 model.register_forward_hook(made.left),
-                getattr(optimizer, "original_optimizer", optimizer).register_step_pre_hook(made.stepped),
+                inner.register_step_pre_hook(made.before_step),
+                inner.register_step_post_hook(made.after_step),
             )
         ):
             stack.callback(handle.remove)
@@ -289,13 +307,18 @@ def recorder(model: nn.Module | None = None, optimizer: Optimizer | None = None)
 
 def trained_copy(recorded: Recorded) -> nn.Module:
     """Return a copy of the recorded model on the CPU, at the weights before the training and in the training modes of
-    its layers. Raises `BenchError` if no training was recorded."""
+    its layers; parameters that the first step did not change are frozen. Raises `BenchError` if no training was
+    recorded."""
     if recorded.module is None or not recorded.steps:
+        if recorded.seen:
+            raise BenchError(f"no local step can be attacked; seen: {'; '.join(recorded.seen)}")
         raise BenchError("no local step was recorded: run the training inside the with statement, optimizer.step() too")
     module = plain_copy(recorded.module)
     module.load_state_dict(recorded.before)
     for name, layer in module.named_modules():
         layer.training = recorded.training.get(name, layer.training)
+    for name, value in module.named_parameters():
+        value.requires_grad_(name in recorded.trained)
     return module
 
 
@@ -314,6 +337,12 @@ def _is_share(whole: Any, loss: Tensor) -> bool:
     return node is not None
 
 
-def _is_log_softmax(value: Tensor, logits: Tensor) -> bool:
-    with torch.no_grad():
-        return torch.equal(value, F.log_softmax(logits, dim=1))
+def _gradients(module: nn.Module) -> dict[str, Tensor]:
+    """Copy the gradients of a module's parameters, on the CPU: name → (*shape), without parameters that have none."""
+    found = {name: value.grad for name, value in module.named_parameters()}
+    return {name: value.detach().cpu().clone() for name, value in found.items() if value is not None}
+
+
+def _closure(args: Any, kwargs: Mapping[str, Any]) -> bool:
+    """Whether `optimizer.step` got a closure, which computes the gradient."""
+    return kwargs.get("closure") is not None or (len(args) > 1 and args[1] is not None)

@@ -12,6 +12,7 @@ from bench.attacks.objective.local import momentum_gain
 from bench.attacks.objective.mismatch import Mismatch, observations
 from bench.attacks.objective.repeats import distinct_examples
 from bench.gradients import one_hot
+from bench.own.copies import by_mode
 from bench.own.likeness import likeness
 from bench.training import loss_of
 from bench.trip import Reading, Tensors
@@ -104,13 +105,13 @@ def trained(
 
     - `reading`: the user's reading, which declares the training (model, weights, batch, steps, rate).
     - `inputs` (reading, example, *shape), `labels` (reading, example): true examples.
-    - `batch_statistics`: True puts BatchNorm in training mode; dropout stays off.
+    - `batch_statistics`: True puts BatchNorm and own layers in training mode; dropout stays off.
     - `autocast`: dtype of the forward pass under `torch.autocast`; None: full precision."""
     rows = []
     for x, y in zip(inputs, labels, strict=True):
         model = copy.deepcopy(reading.model)
         for layer in model.modules() if batch_statistics else ():
-            layer.training = "BatchNorm" in type(layer).__name__
+            layer.training = by_mode(layer)
         parameters = {name: model.get_parameter(name) for name in reading.weights}
         start = {name: value[0] for name, value in reading.weights.items()}
         with torch.no_grad():

@@ -24,15 +24,13 @@ def check_model(module: nn.Module, shape: tuple[int, ...], classes: int, kind: K
     """Check that the user's model `module` maps inputs of `shape` to logits (example, `classes`), or for two classes to
     a single logit. Return whether the model has a single logit; the hook `two_logits` is then added to the model.
     Raises `BenchError` for other outputs, and for embeddings unless the `kind` of data has token ids."""
-    for path, layer in module.named_modules():
-        if kind.differentiable and isinstance(layer, nn.Embedding | nn.EmbeddingBag):
-            raise BenchError(
-                f"{path or 'the model'} is an {type(layer).__name__}, which takes integers, and attacks reconstruct "
-                'numbers; give kind="text" for token ids, or the part of the model behind it, with its outputs as '
-                "inputs"
-            )
+    if kind.differentiable and (layer := _embeds(module, shape)):
+        raise BenchError(
+            f'{layer}, which takes integers, and attacks reconstruct numbers; give kind="text" for token ids, or the '
+            "part of the model behind it, with its outputs as inputs"
+        )
     like = next(iter(module.parameters()), torch.zeros(0))
-    count = 2 if mixing_layer(module) else 1
+    count = 2 if mixing_layer(module) or any(layer.training for layer in module.modules()) else 1
     try:
         with torch.no_grad():
             outputs = module(torch.zeros((count, *shape), dtype=like.dtype))
@@ -49,13 +47,43 @@ def check_model(module: nn.Module, shape: tuple[int, ...], classes: int, kind: K
     return False
 
 
+def _embeds(module: nn.Module, shape: tuple[int, ...]) -> str | None:
+    """Return the path and class of the first embedding layer of `module` whose indices depend on the inputs, as text;
+    None without such a layer. Embeddings of fixed indices, such as positions, do not count."""
+    calls: list[tuple[str, Tensor]] = []
+
+    def keep(path: str) -> Any:
+        def hook(layer: nn.Module, arguments: tuple[Tensor, ...]) -> None:
+            calls.append((f"{path or 'the model'} is an {type(layer).__name__}", arguments[0]))
+
+        return hook
+
+    handles = [
+        layer.register_forward_pre_hook(keep(path))
+        for path, layer in module.named_modules()
+        if isinstance(layer, nn.Embedding | nn.EmbeddingBag)
+    ]
+    like = next(iter(module.parameters()), torch.zeros(0))
+    try:
+        with torch.no_grad():
+            for value in (0.0, 1.0) if handles else ():
+                module(torch.full((2, *shape), value, dtype=like.dtype))
+    except (RuntimeError, ValueError, IndexError, TypeError):
+        return calls[-1][0] if calls and calls[-1][1].is_floating_point() else None
+    finally:
+        for handle in handles:
+            handle.remove()
+    pairs = zip(calls[: len(calls) // 2], calls[len(calls) // 2 :], strict=True)
+    return next((layer for (layer, one), (_, other) in pairs if not torch.equal(one, other)), None)
+
+
 def refuse_closures(model: nn.Module, module: nn.Module, shape: tuple[int, ...]) -> None:
     """Check that `module`, a copy of the user's `model`, can run with other weights. Raises `BenchError` if the output
     for an input of `shape` depends on a parameter that the copy cannot replace, such as a parameter in a closure.
     Attacks run the copy with the attacked weights."""
     leaves = {name: value.detach().requires_grad_() for name, value in module.named_parameters()}
     like = next(iter(leaves.values()), torch.zeros(0))
-    count = 2 if mixing_layer(module) else 1
+    count = 2 if mixing_layer(module) or any(layer.training for layer in module.modules()) else 1
     with torch.enable_grad():
         outputs = functional_call(module, leaves, (torch.zeros((count, *shape), dtype=like.dtype),))
     for held in (model, module):
