@@ -97,12 +97,18 @@ def test_a_recorded_client_comes_back_and_noise_helps(tmp_path: Path) -> None:
 
 
 def test_a_training_that_no_attack_simulates_is_attacked_inside_only(tmp_path: Path) -> None:
-    result = api.assess(recorded(torch.optim.Adam), out=tmp_path, minutes=0.5)
+    result = api.assess(recorded(torch.optim.RMSprop), out=tmp_path, minutes=0.5)
     assert [each.name for each in result.listeners] == ["inside"]
-    assert "the optimizer Adam" in result.declaration
+    assert "the optimizer RMSprop" in result.declaration
     assert not result.explained and result.figure("reconstructed") is None
     with pytest.raises(BenchError, match="no figure"):
         result.figure("leaked")
+
+
+def test_a_client_with_adam_is_attacked_with_a_note(tmp_path: Path) -> None:
+    result = api.assess(recorded(torch.optim.Adam), out=tmp_path, minutes=0.5)
+    assert [each.name for each in result.listeners] == ["update", "inside"]
+    assert any("Adam hides the size of a gradient" in note for note in result.notes)
 
 
 def test_recognition_follows_the_defense() -> None:

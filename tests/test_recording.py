@@ -124,6 +124,9 @@ def written_by_hand(logits: Tensor, labels: Tensor) -> Tensor:
 class Shared(nn.Module):
     """A normalisation with `F.batch_norm` and own buffers, as in code without BatchNorm layers."""
 
+    mean: Tensor
+    var: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("mean", torch.zeros(4))
@@ -185,7 +188,7 @@ def without_the_last(logits: Tensor, labels: Tensor) -> Tensor:
 def test_losses_optimizers_and_modes_are_recorded(
     layers: tuple[nn.Module, ...], make: Callable[..., torch.optim.Optimizer], loss: Loss, batch: int
 ) -> None:
-    model = network(*copy.deepcopy(layers))
+    model = network(*(copy.deepcopy(layer) for layer in layers))
     optimizer = make(model.parameters(), lr=0.05)
     with api.recording(model, optimizer) as sent:
         train(model, optimizer, loss=loss, batch=batch, epochs=1)
@@ -222,7 +225,7 @@ def test_a_training_in_16_bits_is_explained_up_to_rounding() -> None:
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     x, y = examples()
-    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    scaler = torch.amp.grad_scaler.GradScaler("cpu", init_scale=1024.0)
     with api.recording(model, optimizer) as sent:
         with torch.autocast("cpu", torch.bfloat16):
             loss = cross_entropy(model(x), y)

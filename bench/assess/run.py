@@ -2,6 +2,7 @@
 decide how much leaks, defenses that would help, and the report."""
 
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
@@ -21,7 +22,7 @@ from bench.ceilings.by_epsilon import ceiling
 from bench.errors import BenchError
 from bench.federated.privacy import at_point
 from bench.gradients import group_gradients, one_hot
-from bench.own.attack import attack
+from bench.own.attack import BY_ADAM, attack
 from bench.own.coerce import Values, scaled
 from bench.own.defended import Chosen, instance, setting_of_reading
 from bench.own.given import reading
@@ -121,14 +122,16 @@ def assess(
     )
     if isinstance(client, Recording):
         defense = client.defense
-    plans, left = list(_plans(made, minutes * 60)), _SHARES["remedies"] * minutes * 60
+    left, folder, listeners = _SHARES["remedies"] * minutes * 60, Path(out), []
     shown = watch or _Unwatched()
-    shown.planned([*((each.name, each.seconds) for each in plans), ("remedies", left)])
-    folder, listeners = Path(out), []
-    for plan in plans:
-        shown.began(plan.name)
-        listeners.append(_listener(plan, made, defense, folder, seed))
-        shown.ended(plan.name)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", BY_ADAM)  # it becomes a note
+        plans = list(_plans(made, minutes * 60))
+        shown.planned([*((each.name, each.seconds) for each in plans), ("remedies", left)])
+        for plan in plans:
+            shown.began(plan.name)
+            listeners.append(_listener(plan, made, defense, folder, seed))
+            shown.ended(plan.name)
     shown.began("remedies")
     known = made.public is not None and made.public_labels is not None and not mixes(made.model)
     helped = tuple(remedies(made, left, seed=seed)) if known else ()
@@ -140,12 +143,19 @@ def assess(
         decides=tuple(decides(made)),
         remedies=helped,
         remedies_of=of_what(made) if helped else _no_remedies(made),
-        notes=(*notes, *(client.notes if isinstance(client, Recording) else ())),
+        notes=(*notes, *_notes(client, made)),
         seconds=round(time.monotonic() - began, 1),
         page=str(folder / page.FILE),
     )
     page.write(folder, result)
     return result
+
+
+def _notes(client: Recording | Reading, made: Client) -> Iterator[str]:
+    if isinstance(client, Recording):
+        yield from client.notes
+    if made.update is not None and made.update.adam is not None:
+        yield f"{BY_ADAM}."
 
 
 def _no_remedies(client: Client) -> str:

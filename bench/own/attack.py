@@ -19,7 +19,7 @@ from bench.sanitize import first_line
 from bench.sweep.session import chosen_device
 from bench.trip import Budget, Reading
 
-_BY_ADAM = "Adam hides the size of a gradient, so the search has little slope: a low figure is no protection"
+BY_ADAM = "Adam hides the size of a gradient, so the search has little slope: a low figure is no protection"
 
 
 def attack(
@@ -52,7 +52,7 @@ def attack(
     if device not in ("auto", "cpu", "cuda"):
         raise BenchError(f"device {device!r}: it is auto, cpu or cuda")
     if reading.adam is not None:
-        warnings.warn(_BY_ADAM, stacklevel=2)
+        warnings.warn(BY_ADAM, stacklevel=2)
     place = torch.device(chosen_device(device))
     held = replace(reading, model=copy.deepcopy(reading.model))  # it may be moved to the device
     try:
