@@ -368,6 +368,7 @@ def test_what_strangers_wrote_shows_and_does_nothing(browser: Browser, tmp_path:
     assert (seen.complaints, seen.outside) == ([], [])
 
 
+@pytest.mark.slow
 def test_thumbnails_open_and_close_by_keyboard(browser: Browser, tmp_path: Path) -> None:
     with opened(browser, tmp_path, render(some(), {("k", "none"): noise()})) as seen:
         shown = seen.page
@@ -390,6 +391,7 @@ def test_the_caveats_of_epsilon_are_in_the_page() -> None:
     assert "8 tensors clipped by &lt;themselves&gt;" in page
 
 
+@pytest.mark.slow
 def test_flags_and_full_names_open_by_keyboard(browser: Browser, tmp_path: Path) -> None:
     rows = [row("prune(share=0.7)", at(flags=(Flag("few", "8 examples"),)))]
     with opened(browser, tmp_path, render(rows)) as seen:
@@ -402,6 +404,7 @@ def test_flags_and_full_names_open_by_keyboard(browser: Browser, tmp_path: Path)
             assert said in shown.locator(f"#rows tbody {place}").inner_text()
 
 
+@pytest.mark.slow
 def test_the_keyboard_skips_to_the_table(browser: Browser, tmp_path: Path) -> None:
     with opened(browser, tmp_path, render(some())) as seen:
         shown = seen.page
@@ -429,7 +432,9 @@ def test_a_telephone_scrolls_the_table_and_not_the_page(browser: Browser, tmp_pa
         assert seen.complaints == []
 
 
-@pytest.mark.parametrize("missing", ["trainings", "rates", "figures", "rows"])
+@pytest.mark.parametrize(
+    "missing", [*(pytest.param(name, marks=pytest.mark.slow) for name in ("trainings", "rates")), "figures", "rows"]
+)
 def test_what_is_missing_is_said(browser: Browser, tmp_path: Path, missing: str) -> None:
     empty = best(asr=0.0, medians={**dict.fromkeys(MEDIANS), "lpips": float("nan")})
     blank = cost(accuracy=None, loss=None, epsilon=float("inf"), overhead=None, curve=(), epsilon_absent=None)
