@@ -81,7 +81,7 @@ class Gallery(Attack):
     def reconstruct(self, reading: Reading, budget: Budget, key: Key) -> Reconstruction:
         reading = rescaled(reading)
         assert reading.gallery_inputs is not None and reading.gallery_labels is not None
-        scores = likelihoods(reading) if reading.unknown == 1 else _sets(reading, key)
+        scores = likelihoods(reading, key) if reading.unknown == 1 else _sets(reading, key)
         named = torch.stack([_best(reading, row, scores[row]) for row in range(len(reading))])
         first = named[:, : reading.unknown]
         mean = reading.public_mean.expand(*first.shape, *reading.shape)

@@ -201,6 +201,11 @@ class Description(Protocol):
         """True if the victim trained on convex mixtures between two examples and between their labels (mixup); the
         pairs and the mixing ratios are secret."""
 
+    def mixing(self, size: int, count: int, seed: int) -> Tensor:
+        """Return `count` random mixing matrices of a client's batch with `size` examples, (draw, mixture, original),
+        for a description with `mixed`. A matrix row holds the shares of the originals in a mixture; `seed` determines
+        the draws."""
+
     @property
     def hard(self) -> bool:
         """True if the defense makes a hard decision (a coordinate kept or not, a sign, a limit), so that the simulated

@@ -26,6 +26,7 @@ from bench.federated.describe import Composition
 from bench.gradients import example_gradients, one_hot
 from bench.record.metrics import PSNR_DB
 from bench.registry import entries as registry
+from bench.rng import Key
 from bench.trip import Candidates, Description, Outcomes, Reading
 
 CANDIDATES = 40
@@ -110,7 +111,7 @@ def test_the_score_is_the_gaussian_likelihood(tmp_path: Path) -> None:
     noisy = entry("defenses", "gaussian", at="client", variance=1e-4)
     reading, inputs, labels = taken(cell(defense=noisy), tmp_path)
     assert reading.gallery_inputs is not None and reading.gallery_labels is not None
-    scores = likelihoods(reading)
+    scores = likelihoods(reading, Key.of_attacker(0))
     weights = {key: value[0].double() for key, value in reading.weights.items()}
     model = reading.model.double()
     for row in range(len(reading)):
@@ -376,6 +377,17 @@ def test_mixing_with_known_examples_hides_nobody(tmp_path: Path, where: str) -> 
     result, _ = run_attack(which, RunContext(run=tmp_path), Memory())
     naming = result.figures().naming
     assert naming is not None and naming.value == 1
-    crowded = which.model_copy(update={"federated": Federated(clients=10, per_round=3, batch=40)})
-    result, _ = run_attack(crowded, RunContext(run=tmp_path), Memory())
-    assert result.figures().naming is not None, "known examples span all inputs: the distance decides"
+
+
+@pytest.mark.parametrize(("where", "batch"), [("type-1", 80), pytest.param("aggregate", 40, marks=pytest.mark.slow)])
+def test_mixing_with_known_examples_of_all_directions_hides_nobody(tmp_path: Path, where: str, batch: int) -> None:
+    """80 and 120 mixed examples in 65 dimensions: simulated mixtures name the unknown original."""
+    which = cell(
+        defense=entry("defenses", "mixup"),
+        model=entry("models", "mlp", hidden=[12]),
+        point=where,
+        federated=Federated(clients=10, per_round=3, batch=batch),
+    )
+    result, _ = run_attack(which, RunContext(run=tmp_path), Memory())
+    naming = result.figures().naming
+    assert naming is not None and naming.value == 1

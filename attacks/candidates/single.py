@@ -7,29 +7,33 @@ from torch import Tensor
 
 from bench.attacks.candidates.complement import by_complement
 from bench.attacks.candidates.listed import alone, candidates
+from bench.attacks.candidates.mixtures import by_mixtures
 from bench.attacks.candidates.sums import by_sums
 from bench.attacks.objective.distance import Distance
 from bench.attacks.objective.known import given_known, given_updates, known_examples, updates
 from bench.attacks.objective.mismatch import Mismatch, by_likelihood, observations
 from bench.gradients import group_gradients
+from bench.rng import Key
 from bench.trip import Candidates, Given, Reading, Tensors, repeated
+
+_MOST_WORK = 3_000_000  # examples behind a reading times its values; simulating mixtures of more takes minutes
 
 # (gradients of candidates, name → (row, *shape), candidates) → log likelihoods (row,), up to a constant
 Scorer = Callable[[Tensors, Candidates], Tensor]
 
 
-def likelihoods(reading: Reading) -> Tensor:
+def likelihoods(reading: Reading, key: Key) -> Tensor:
     """Return the log likelihood of each gallery candidate as the only unknown example behind each reading of the batch
     `reading`: (reading, candidate), up to a constant. The gallery is the list of candidates granted to the attacker.
 
     Without a description of the defense, a negative distance replaces the log likelihood. The distance is 1 - cosine,
     or a squared distance if the other examples are known. If label and other examples are known, candidates with other
-    labels get -inf."""
+    labels get -inf. `key`: the attacker's key for random draws."""
     observed = observations(reading)
-    return torch.stack([_of_observation(reading, each, number) for number, each in enumerate(observed)]).mean(0)
+    return torch.stack([_of_observation(reading, each, number, key) for number, each in enumerate(observed)]).mean(0)
 
 
-def _of_observation(reading: Reading, observed: Tensors, number: int) -> Tensor:
+def _of_observation(reading: Reading, observed: Tensors, number: int, key: Key) -> Tensor:
     """Return the scores (reading, candidate) by `observed`, the observation `number`; candidates' gradients serve
     all."""
     assert reading.gallery_labels is not None
@@ -41,9 +45,14 @@ def _of_observation(reading: Reading, observed: Tensors, number: int) -> Tensor:
     for rows, members in _groups(reading):
         for chosen, behind in _parts(reading, members, weights):
             gradients = group_gradients(reading.model, weights, behind.inputs, behind.targets)
-            for row in rows:
-                with torch.no_grad():
-                    scores[row, chosen] = scorers[row](gradients, behind).float().cpu()
+            for row, scorer in ((row, scorers[row]) for row in rows):
+                if scorer is not None:
+                    with torch.no_grad():
+                        scores[row, chosen] = scorer(gradients, behind).float().cpu()
+        for row in (row for row in rows if scorers[row] is None):
+            rng = key.generator("mixtures", reading.indices[row], number)
+            known = known_examples(reading, row, weights)
+            scores[row, members] = by_mixtures(reading, targets[row], known, members, rng).float().cpu()
     return scores
 
 
@@ -74,9 +83,9 @@ def _parts(reading: Reading, members: Tensor, weights: Tensors) -> Iterator[tupl
         start += len(x)
 
 
-def _scorer(mismatch: Mismatch, observed: Tensors, weights: Tensors, row: int) -> Scorer:
+def _scorer(mismatch: Mismatch, observed: Tensors, weights: Tensors, row: int) -> Scorer | None:
     """Return a function from candidates and their gradients to log likelihoods of the reading in position `row`, at the
-    model's `weights`. `observed` is this reading."""
+    model's `weights`. `observed` is this reading. None: mixtures of the known examples are to be simulated."""
     reading, description = mismatch.reading, mismatch.reading.description
 
     def by_distance(given: Given) -> Scorer:
@@ -97,6 +106,8 @@ def _scorer(mismatch: Mismatch, observed: Tensors, weights: Tensors, row: int) -
         of_rest = by_complement(reading, observed, known.inputs[0])
         if of_rest is not None:
             return of_rest
+        if reading.examples * sum(value.numel() for value in observed.values()) <= _MOST_WORK:
+            return None
     if description is not None and not description.inside_steps:
         updated, others = updates(reading, known)
         if others and (of_sums := by_sums(description, others, observed)) is not None:

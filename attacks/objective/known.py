@@ -217,6 +217,9 @@ class _Part:
     def hard(self) -> bool:
         return self.inner.hard
 
+    def mixing(self, size: int, count: int, seed: int) -> Tensor:
+        raise NotImplementedError(_SINGLE)
+
     def softened(self, width: float) -> "_Part":
         return self.refit(self.inner.softened(width))
 

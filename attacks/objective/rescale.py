@@ -58,6 +58,9 @@ class _RescaledDescription:
     def mixed(self) -> bool:
         return self.inner.mixed
 
+    def mixing(self, size: int, count: int, seed: int) -> Tensor:
+        return self.inner.mixing(size, count, seed)
+
     @property
     def hard(self) -> bool:
         return self.inner.hard

@@ -11,6 +11,7 @@ from torch import Tensor
 from bench.defenses.base import Context, Local, Shown, State, Tensors, Transform
 from bench.defenses.transforms.rows import norms
 from bench.federated.draws import CentralDraws
+from bench.federated.mixing import Mixer
 from bench.federated.noises import Added, MeanOver, total_noise
 from bench.federated.recognise import recognised
 from bench.federated.shown import Code, Rule
@@ -88,8 +89,8 @@ class Composition:
     """Distribution of the defense's noise around the simulated reading."""
     additive: bool = True
     """True if the defense has no other randomness than `noise`."""
-    mixed: bool = False
-    """True if stage `input` (before local training) mixes examples."""
+    mixer: Mixer | None = None
+    """Mixing of examples at stage `input` (before local training); None if the defense mixes none."""
     hard: bool = False
     """True if a hard decision leaves the simulation without a useful derivative."""
     width: float = 0.0
@@ -100,6 +101,17 @@ class Composition:
     single: "Composition | None" = None
     """Description of a single client's message, if the reading is a mean over clients and each client's update
     determines the message up to a few values; otherwise None."""
+
+    @property
+    def mixed(self) -> bool:
+        """True if the defense mixes examples."""
+        return self.mixer is not None
+
+    def mixing(self, size: int, count: int, seed: int) -> Tensor:
+        """Return `count` random mixing matrices of a client's batch with `size` examples, (draw, mixture, original);
+        `seed` determines the draws."""
+        assert self.mixer is not None
+        return self.mixer.matrices(size, count, seed)
 
     def softened(self, width: float) -> "Composition":
         """Return the description with gradual transitions in place of hard decisions; `width` > 0 is their relative
@@ -521,7 +533,7 @@ def describe(
         unit=unit,
         senders=senders,
         additive=additive,
-        mixed=any(transform.mixes_examples for transform in stages.transforms.get("input", ())),
+        mixer=_mixer(stages, round_),
         hard=any(part.hard for part in parts),
         clients=_clients(parts, single) if senders > 1 else None,
         single=single() if senders > 1 and _few_messages(parts, contexts, probe) else None,
@@ -532,6 +544,11 @@ def describe(
             probe,
         ),
     )
+
+
+def _mixer(stages: Stages, round_: int) -> Mixer | None:
+    transforms = tuple(each for each in stages.transforms.get("input", ()) if each.mixes_examples)
+    return Mixer(transforms=transforms, setting=stages.setting, round=round_) if transforms else None
 
 
 def _parts(
