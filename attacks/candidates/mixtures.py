@@ -81,7 +81,8 @@ def by_mixtures(
         return crossed - (squares / ridge + (part_along.square() * gains).sum(1)) / 2
 
     scored = [likelihoods(share * float(variances.mean())) for share in _RIDGES]
-    return max(scored, key=lambda each: int((each[:-1].argmax(1) == who[_SIMULATIONS:]).sum()))[-1]
+    best: Tensor = max(scored, key=lambda each: int((each[:-1].argmax(1) == who[_SIMULATIONS:]).sum()))[-1]
+    return best
 
 
 def _matrices(description: Description, examples: int, count: int, rng: np.random.Generator) -> Tensor:
@@ -95,7 +96,8 @@ def _matrices(description: Description, examples: int, count: int, rng: np.rando
 def _by_client(mixing: Tensor, originals: Tensor) -> Tensor:
     """Return mixtures (draw, example, *shape) of `originals` (draw, example, *shape), client after client."""
     flat = originals.flatten(2).unflatten(1, mixing.shape[1:3])
-    return (mixing @ flat).flatten(1, 2).unflatten(2, originals.shape[2:])
+    mixed: Tensor = (mixing @ flat).flatten(1, 2).unflatten(2, originals.shape[2:])
+    return mixed
 
 
 def _vectors(gradients: Tensors) -> Tensor:
