@@ -36,7 +36,8 @@ class TokenSpan(Attack):
     db] = Σ δ (h, 1)ᵀ. h are the layer's inputs and δ = ∂loss/∂z at its output z.
 
     - First attention layer: h depends on a token and its position only. All tokens at all positions are tested; zero
-      rows in the token embedding's gradient exclude tokens.
+      rows in the token embedding's gradient exclude tokens. With LoRA, the layers are the matrices A (rank r: r rows of
+      each A's gradient) and B (whose inputs have r values).
     - Next attention layer (without one, the layer with the greatest rank): h depends on the whole text. Exchanges of
       tokens improve texts made from the tokens that passed the first test, until all h lie in the row space. The
       derivative with respect to token vectors selects the exchanges. A text whose vectors all lie in the row space is
@@ -83,9 +84,9 @@ class TokenSpan(Attack):
         if not all(bool(torch.isfinite(value).all()) for value in gradients.values()):
             return _Result(texts=nothing, loss=float("nan"), certain=0.0, status="nan")
         limit = count * reading.shape[0]
-        single = _Outside.of(net, net.single, gradients, limit)
-        candidates = _candidates(net, single, gradients, count)
-        search = _Search(net, net.telling(gradients, limit), candidates)
+        whole = net.telling(gradients, limit)
+        candidates = _candidates(net, whole, gradients, count, limit)
+        search = _Search(net, whole, candidates)
         losses: dict[tuple[int, ...], float] = {}
         for start in range(0, self.starts * count, _STARTS):
             if not candidates[:, 0].any():
@@ -121,10 +122,14 @@ class _Net:
     model: nn.Module
     weights: dict[str, Tensor]
     positions: int
-    tokens: int
     embedding: str  # path of the token embedding
-    single: tuple[str, ...]  # linear layers on the vectors of single tokens
-    whole: tuple[tuple[str, ...], ...]  # linear layers on vectors that depend on the whole text, up to next attention
+    table: Tensor  # (token, value): its weights, trained or frozen
+    single: tuple[tuple[str, ...], ...]  # trained linear layers on the vectors of single tokens, by input
+    whole: tuple[tuple[str, ...], ...]  # trained linear layers on vectors that depend on the whole text, by input
+
+    @property
+    def tokens(self) -> int:
+        return len(self.table)
 
     @classmethod
     def of(cls, reading: Reading) -> "_Net | None":
@@ -137,20 +142,21 @@ class _Net:
         ids[1, 1:] = 2
         embeddings, groups = _layers(model, weights, ids)
         alone = [bool(torch.allclose(h[0, 0], h[1, 0], rtol=0, atol=1e-12)) for h, _ in groups]
-        if len(embeddings) < 1 or not alone or not alone[0] or all(alone):
+        if len(embeddings) < 1 or all(alone):
             return None
-        single = groups[0][1]
-        later = [tuple(paths) for (_, paths), same in zip(groups, alone, strict=True) if not same]
-        attention = [len(paths) >= len(single) > 1 for paths in later]
-        whole = later[: attention.index(True) + 1] if any(attention) else later
+        single, whole = (
+            tuple(tuple(paths) for (_, paths), same in zip(groups, alone, strict=True) if same == first)
+            for first in (True, False)
+        )
+        table = weights.get(f"{embeddings[0]}.weight", model.get_submodule(embeddings[0]).weight)
         return cls(
             model=model,
             weights=weights,
             positions=reading.shape[0],
-            tokens=weights[f"{embeddings[0]}.weight"].shape[0],
             embedding=embeddings[0],
-            single=tuple(single),
-            whole=tuple(whole),
+            table=table.detach(),
+            single=single,
+            whole=whole,
         )
 
     def inputs(self, path: str, texts: Tensor) -> Tensor:
@@ -177,8 +183,11 @@ class _Net:
 
         - `gradients`: the reading, name → (*shape).
         - `limit`: largest possible rank, the number of tokens behind the reading."""
-        several = [_Outside.of(self, paths, gradients, limit) for paths in self.whole]
-        attention = len(self.whole[-1]) >= len(self.single) > 1
+        size = len(self.single[0]) if self.single else 2
+        layers = _seen(self.whole, gradients) or self.whole
+        last = next((n for n, paths in enumerate(layers) if len(paths) >= size > 1), None)
+        several = [_Outside.of(self, paths, gradients, limit) for paths in layers[: None if last is None else last + 1]]
+        attention = last is not None
         ranked = [(one.exact, attention and n == len(several) - 1, one.rank, n) for n, one in enumerate(several)]
         return several[max(ranked)[-1]]
 
@@ -200,8 +209,8 @@ class _Net:
 
 
 def _layers(model: nn.Module, weights: Tensors, ids: Tensor) -> tuple[list[str], list[tuple[Tensor, list[str]]]]:
-    """Return the paths to embeddings that take the `ids` (text, position), and the linear layers per position in call
-    order: pairs (input (text, position, value), paths to the layers with this input)."""
+    """Return the paths to embeddings that take the `ids` (text, position), and the trained linear layers per position
+    in call order: pairs (input (text, position, value), paths to the layers with this input)."""
     embeddings: list[str] = []
     groups: list[tuple[Tensor, list[str]]] = []
 
@@ -210,11 +219,12 @@ def _layers(model: nn.Module, weights: Tensors, ids: Tensor) -> tuple[list[str],
             given = arguments[0]
             if isinstance(layer, nn.Embedding) and given.shape == ids.shape and bool((given == ids).all()):
                 embeddings.append(path)
-            elif isinstance(layer, nn.Linear) and given.shape[:-1] == ids.shape:
-                if groups and groups[-1][0] is given:
-                    groups[-1][1].append(path)
-                else:
+            elif isinstance(layer, nn.Linear) and given.shape[:-1] == ids.shape and f"{path}.weight" in weights:
+                same = next((paths for known, paths in groups if known is given), None)
+                if same is None:
                     groups.append((given, [path]))
+                else:
+                    same.append(path)
 
         return hook
 
@@ -226,6 +236,11 @@ def _layers(model: nn.Module, weights: Tensors, ids: Tensor) -> tuple[list[str],
         for handle in handles:
             handle.remove()
     return embeddings, groups
+
+
+def _seen(layers: tuple[tuple[str, ...], ...], gradients: Tensors) -> tuple[tuple[str, ...], ...]:
+    """Return the layers with a gradient: matrix A of LoRA has none as long as B is zero."""
+    return tuple(paths for paths in layers if any(bool(gradients[f"{path}.weight"].any()) for path in paths))
 
 
 def _spectrum(matrix: Tensor) -> tuple[Tensor, Tensor]:
@@ -250,6 +265,8 @@ class _Outside:
         texts = torch.randint(1, net.tokens, (_DRAWN, net.positions), generator=draws).double()
         with torch.no_grad():
             vectors = net.inputs(paths[0], texts).flatten(0, 1)
+        if not any(f"{path}.bias" in gradients for path in paths):
+            vectors[:, -1] = 0  # the gradients say nothing about the constant
         values, directions = torch.linalg.eigh(vectors.mT @ vectors)
         basis = directions[:, values > 1e-12 * values[-1]]
         rows = []
@@ -268,33 +285,40 @@ class _Outside:
         return cls(path=paths[0], basis=basis, null=right[rank:].mT, rank=rank, exact=exact)
 
     def squares(self, inputs: Tensor) -> Tensor:
-        """Return the share of each vector's squared length that is outside the gradient's row space: (...,). `inputs`
-        (..., value + 1) are the vectors."""
+        """Return the share of each vector's squared length that is outside the gradient's row space: (...,); 1 if
+        the row space holds every vector. `inputs` (..., value + 1) are the vectors."""
         inside = inputs @ self.basis
-        return (inside @ self.null).square().sum(-1) / inside.square().sum(-1)
+        outside = (inside @ self.null).square().sum(-1) / inside.square().sum(-1)
+        return outside if self.null.shape[1] else outside + 1
 
 
-def _candidates(net: _Net, single: _Outside, gradients: Tensors, count: int) -> Tensor:
-    """Return which tokens may stand at which positions, (token, position), by the first layer's row space. Under noise,
-    each position has its nearest tokens."""
-    rows = gradients[f"{net.embedding}.weight"].flatten(1).any(1)
+def _candidates(net: _Net, whole: "_Outside", gradients: Tensors, count: int, limit: int) -> Tensor:
+    """Return which tokens may stand at which positions, (token, position), by the row spaces of the first layers. Under
+    noise, and if the row spaces hold no token, each position has its nearest tokens. If only later layers are trained,
+    texts of a repeated token tell the nearest tokens in `whole`."""
+    table = gradients.get(f"{net.embedding}.weight")
+    rows = torch.ones(net.tokens, dtype=torch.bool) if table is None else table.flatten(1).any(1)
     allowed = rows.clone() if rows.any() else torch.ones_like(rows)
     allowed[PAD] = False
     ids = allowed.nonzero()[:, 0].double()
-    with torch.no_grad():
-        squares = torch.cat(
-            [
-                single.squares(net.inputs(single.path, part[:, None].expand(-1, net.positions)))
-                for part in ids.split(_CHUNK)
-            ]
-        )
     result = torch.zeros(net.tokens, net.positions, dtype=torch.bool)
-    if single.exact:
-        result[allowed] = squares <= _MEMBER**2
-        return result
-    nearest = squares.topk(min(2 * count, len(squares)), 0, largest=False).indices
-    chosen = torch.zeros_like(squares, dtype=torch.bool).scatter_(0, nearest, True)
-    result[allowed] = chosen
+    inside, exact = torch.ones(len(ids), net.positions, dtype=torch.bool), False
+    nearest = inside
+    spaces = [_Outside.of(net, paths, gradients, limit) for paths in _seen(net.single, gradients)]
+    for space in reversed(spaces or [whole]):
+        with torch.no_grad():
+            squares = torch.cat(
+                [
+                    space.squares(net.inputs(space.path, part[:, None].expand(-1, net.positions)))
+                    for part in ids.split(_CHUNK)
+                ]
+            )
+        members = inside & (squares <= _MEMBER**2)
+        if space.exact and members[:, 0].any():
+            inside, exact = members, True
+        closest = squares.topk(min(2 * count, len(squares)), 0, largest=False).indices
+        nearest = torch.zeros_like(inside).scatter_(0, closest, True)  # at last, of the widest vectors
+    result[allowed] = inside if exact else nearest
     return result
 
 
@@ -303,7 +327,7 @@ class _Search:
 
     def __init__(self, net: _Net, whole: _Outside, candidates: Tensor) -> None:
         self._net, self._whole, self._candidates = net, whole, candidates
-        self._table = net.weights[f"{net.embedding}.weight"]
+        self._table = net.table
         filled = candidates.any(0)
         self._longest = int(filled.long().cumprod(0).sum())
         self._lists = [column.nonzero()[:, 0] for column in candidates.mT[: self._longest]]

@@ -1,6 +1,7 @@
 """Promise: sentences come back from a transformer's gradient, and a certificate is never wrong."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -55,6 +56,41 @@ def test_certificates_are_right_under_noise_and_pruning() -> None:
         assert result.certificate is not None
         for found, certain in zip(right(case.truth, result), result.certificate.tolist(), strict=True):
             assert 2 * certain <= found, defense
+
+
+def tuned(length: int, **params: Any) -> Reconstruction:
+    """The attack on a fine-tuned transformer's gradient of a text with so many distinct tokens."""
+    torch.manual_seed(0)
+    model = api.build("fine-tuned-transformer", shape=(12,), classes=2, params={"tokens": 60, "width": 64, **params})
+    return attacked(read(model, text(length)))
+
+
+def text(length: int) -> Tensor:
+    return ids([[3 * place + 7 for place in range(length)]])
+
+
+@pytest.mark.parametrize(
+    ("length", "params"),
+    [
+        (8, {"rank": 4, "b0": "drawn"}),  # rank times two adapted matrices = distinct tokens
+        (11, {"rank": 12, "b0": "zero"}),  # the first round: rank above distinct tokens
+        (9, {"part": "last-block"}),
+        (9, {"part": "blocks"}),
+    ],
+)
+def test_a_sentence_comes_back_from_a_fine_tuned_part(length: int, params: dict[str, Any]) -> None:
+    result = tuned(length, **params)
+    assert right(text(length)[None].double(), result) == [1]
+    assert result.certificate is not None and float(result.certificate[0]) == 1
+
+
+@pytest.mark.parametrize(
+    ("length", "params"), [(9, {"rank": 4, "b0": "drawn"}), (12, {"rank": 12}), (4, {"rank": 1}), (4, {"rank": 4})]
+)
+def test_below_the_rank_no_sentence_is_certified(length: int, params: dict[str, Any]) -> None:
+    result = tuned(length, **params)
+    assert right(text(length)[None].double(), result) == [0]
+    assert result.certificate is not None and float(result.certificate[0]) == 0
 
 
 class PreNorm(nn.Module):
