@@ -1,5 +1,7 @@
 """Promise: a text is a sequence of token ids, and its figures count tokens in their places."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -13,6 +15,7 @@ from bench.gradients import example_gradients, one_hot
 from bench.kinds.known import of_shape
 from bench.kinds.texts import TEXT, lengths
 from bench.matrix.feasible import DatasetFacts, impossible
+from bench.models.fine_tuned import FineTunedTransformer
 from bench.models.transformer import TinyTransformer
 from bench.scoring.metrics import measured
 from bench.scoring.prior_only import prior_only_baselines
@@ -154,6 +157,34 @@ def test_what_cannot_run_on_texts_says_so_before_the_run() -> None:
 def test_ids_have_no_statistics(opinions, known: PublicKnowledge) -> None:
     with pytest.raises(NotApplicable, match='a text has no mean and no covariance; grant public = "distribution"'):
         known_public(opinions, known)
+
+
+@pytest.mark.parametrize(
+    ("params", "trained"),
+    [
+        ({"part": "lora", "rank": 3}, {"query.a", "query.b", "value.a", "value.b", "classifier"}),
+        ({"part": "last-block"}, {"blocks.1", "classifier"}),
+        ({"part": "blocks"}, {"blocks.0", "blocks.1", "classifier"}),
+    ],
+)
+def test_only_the_fine_tuned_part_has_weights_and_the_rest_is_public(params: dict[str, Any], trained: set[str]) -> None:
+    architecture = FineTunedTransformer(tokens=20, width=8, **params)
+    module, again = architecture.build((6,), 2), architecture.build((6,), 2)
+    weights = architecture.initial(module, 3)
+    assert {name for name in weights if not any(part in name for part in trained)} == set()
+    assert all(any(part in name for name in weights) for part in trained)
+    assert all(torch.equal(value, other) for value, other in zip(module.buffers(), again.buffers(), strict=True))
+    x = torch.tensor([[5, 5, 7, 0, 0, 0], [5, 9, 5, 1, 2, 3]])
+    plain = TinyTransformer(tokens=20, width=8)
+    full = plain.build((6,), 2)
+    public = plain.initial(full, 0)
+    if params["part"] == "lora":  # with B = 0, LoRA adds nothing
+        public |= {name: weights[name] for name in ("classifier.weight", "classifier.bias")}
+        assert torch.equal(
+            torch.func.functional_call(module, weights, (x,)), torch.func.functional_call(full, public, (x,))
+        )
+        drawn = FineTunedTransformer(tokens=20, width=8, b0="drawn", **params)
+        assert drawn.initial(module, 3)["blocks.0.query.b.weight"].any()
 
 
 def test_a_repeated_token_counts_in_its_own_examples_gradient_alone() -> None:
