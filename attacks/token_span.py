@@ -148,13 +148,14 @@ class _Net:
             tuple(tuple(paths) for (_, paths), same in zip(groups, alone, strict=True) if same == first)
             for first in (True, False)
         )
-        table = weights.get(f"{embeddings[0]}.weight", model.get_submodule(embeddings[0]).weight)
+        embedding = model.get_submodule(embeddings[0])
+        assert isinstance(embedding, nn.Embedding)
         return cls(
             model=model,
             weights=weights,
             positions=reading.shape[0],
             embedding=embeddings[0],
-            table=table.detach(),
+            table=weights.get(f"{embeddings[0]}.weight", embedding.weight).detach(),
             single=single,
             whole=whole,
         )

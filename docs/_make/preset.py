@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from _make import report
+from _make import report, texts
 from bench.leaderboard.attacks import AttackRow, attacks
 from bench.leaderboard.board import board
 from bench.leaderboard.forms.markdown import cell, table
@@ -25,6 +25,7 @@ def page(records: Sequence[Record], published: Sequence[PublishedFigures]) -> st
     """A section for each kind of result among the records."""
     attacked, trained = attacks(records, published), trainings(records, published)
     sections = {
+        "Texts": texts.sentences(records),
         "The attacks": _by_title(attacked, lambda row: row.title, _attacks) if attacked else "",
         "In the worst case": _worst(records, attacked),
         "Training": _by_title(trained, lambda row: f"{row.dataset} · {row.model} · {row.setting}", _trainings),
