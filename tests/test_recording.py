@@ -198,7 +198,7 @@ def test_losses_optimizers_and_modes_are_recorded(
 
 
 def test_a_single_logit_is_recorded() -> None:
-    model = nn.Sequential(*network()[:-1], nn.Linear(64, 1), nn.Flatten(0))
+    model = nn.Sequential(*list(network())[:-1], nn.Linear(64, 1), nn.Flatten(0))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     x, y = examples()
     loss = nn.BCEWithLogitsLoss(pos_weight=torch.tensor(3.0))

@@ -272,6 +272,55 @@ def test_another_optimizer_is_named_first() -> None:
     assert "; the client's SGD has a momentum of 0.9: declare momentum=0.9" in line
 
 
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True), "the optimizer is SGD with nesterov=True"),
+        (lambda p: torch.optim.RMSprop(p, lr=0.1), "the optimizer is RMSprop, which no attack simulates"),
+        (
+            lambda p: torch.optim.SGD(p, lr=0.05),
+            "the client's learning rate is near 0.05, and the declared rate is 0.1",
+        ),
+    ],
+)
+def test_what_moves_the_weights_otherwise_is_no_question_of_the_order(make: Any, words: str) -> None:
+    model = small()
+    before, after = trained(model, make(model.parameters()), [[0, 1], [2, 3], [4, 5]])
+    reading = read(None, small(), before=before, after=after, local=api.SGD(lr=0.1, batch=2, steps=3))
+    checked = api.check(reading, X[:6], Y[:6])
+    assert checked.explained is False and words in checked.line
+
+
+class OwnMode(nn.Module):
+    """A layer with another computation in training mode: `F.batch_norm` with own buffers, or a factor."""
+
+    mean: Tensor
+    var: Tensor
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+        self.register_buffer("mean", torch.zeros(24))
+        self.register_buffer("var", torch.ones(24))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.kind == "batch_norm":
+            return F.batch_norm(x, self.mean, self.var, training=self.training)
+        return 2 * x if self.training else x
+
+
+@pytest.mark.parametrize("kind", ["batch_norm", "factor"])
+def test_an_own_layer_in_training_mode_is_named_and_declared(kind: str) -> None:
+    model = small(OwnMode(kind)).train()
+    gradients = sent(model, X[:4], Y[:4])
+    line = api.check(read(gradients, model, batch=4), X[:4], Y[:4]).line
+    assert "the model was in training mode, and computes otherwise there; give batch_statistics=True" in line
+    declared = read(gradients, model, batch=4, batch_statistics=True)
+    assert api.check(declared, X[:4], Y[:4]).line == "explains what was sent: cosine 1.0000, scale 1.000"
+    for name, value in api.gradient(model, X[:4], Y[:4], batch_statistics=True).items():
+        torch.testing.assert_close(value, gradients[name])
+
+
 @pytest.mark.slow
 def test_the_order_of_shuffled_examples_is_sought_or_declared() -> None:
     """A shuffled `DataLoader`, two epochs, momentum and GroupNorm; the truth in the order of the data."""

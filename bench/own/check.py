@@ -129,8 +129,9 @@ def _against_truth(
         if another.alike(_SAME, _LENGTH):
             figures = f"cosine {another.least[0]:.4f}, scale {another.least[1]:.3f}"
             return checked(True, f"explains what was sent, with the examples in another order than given: {figures}")
-        least = spread(reading, inputs, labels)
-        if another.least[0] >= least:
+        least, longest = spread(reading, inputs, labels)
+        near, room = another.least[1], (1 + _LENGTH) * longest
+        if another.least[0] >= least and 1 / room <= near <= room:
             return checked(
                 None,
                 "undecided: the order of the examples is missing, and decides; pass order=, or the truth in the order "

@@ -58,6 +58,8 @@ def likeliest(
     several = "" if len(compared.cosine) == 1 else f" (reading {compared.worst})"
     if float(compared.cosine.min()) <= -enough:
         return f"the update has the opposite sign{several}: give the gradient, or before= and after= in this order"
+    if (rate := _another_rate(reading, observed, inputs, labels, enough)) is not None:
+        return f"the client's learning rate is near {rate:.2g}, and the declared rate is {reading.rate:.2g}; declare it"
     for text, by_rate in _of_rates(reading, inputs, labels):
         rate, reached = best_rate(observed, by_rate, reading.rate)
         if reached >= enough:
@@ -95,7 +97,9 @@ def unexplained(reading: Reading, observed: dict[str, Tensor], replay: dict[str,
         return f"the remainder is along the weights: weight decay near {float(rest.share.mean()):.1g}?  Declare it"
     if missing := initial_statistics(reading):
         return missing
-    causes = ["other weights, another model or loss, other examples or labels", "dropout, augmentation"]
+    causes = ["other weights, another model or loss, other examples or labels", "augmentation"]
+    if any(getattr(layer, "p", getattr(layer, "dropout", 0)) not in (0, None) for layer in reading.model.modules()):
+        causes.insert(0, "dropout in training mode, whose draws are unknown: call model.eval() first")
     if reading.steps > 1:
         causes.insert(0, "another order of the local steps, clipping in each")
     if any("BatchNorm" in type(layer).__name__ for layer in reading.model.modules()):
@@ -126,6 +130,23 @@ def _of_scale(reading: Reading, scale: float) -> str:
             return f"the scale is {text}"
     short = "clipping, a learning rate or 1/B that was left in" if scale < 1 else "a sum in place of a mean"
     return f"the direction is right, the length is not: {short}; divide by {scale:.3g}, or declare unit or defense"
+
+
+def _another_rate(
+    reading: Reading, observed: dict[str, Tensor], inputs: Tensor, labels: Tensor, enough: float
+) -> float | None:
+    """Return the learning rate of several local steps that explains direction and length of the update; None if no
+    rate, or the declared rate, does."""
+    if not reading.stepwise or reading.senders > 1:
+        return None
+
+    def by_rate(rate: float) -> dict[str, Tensor]:
+        return replayed(replace(reading, rate=rate), inputs, labels)
+
+    rate, reached = best_rate(observed, by_rate, reading.rate)
+    scale = likeness(observed, by_rate(rate)).least[1] * reading.rate / rate
+    same = abs(rate / reading.rate - 1) < _NEAR
+    return None if reached < enough or same or abs(scale - 1) > 2 * _NEAR else rate
 
 
 def _of_rates(
@@ -217,6 +238,18 @@ def _optimizers(
                 f"the optimizer is {name}, not SGD: declare local=api.Adam(lr=…{more})",
                 partial(_by_adam, reading, AdamRule(decoupled=decoupled), inputs, labels),
             )
+    others: dict[str, Callable[[list[Tensor]], torch.optim.Optimizer]] = {
+        "RMSprop": partial(torch.optim.RMSprop, lr=reading.rate),
+        "Adagrad": partial(torch.optim.Adagrad, lr=reading.rate),
+    }
+    if reading.steps > 1:
+        nesterov = partial(torch.optim.SGD, lr=reading.rate, momentum=reading.momentum or 0.9, nesterov=True)
+        others = {"SGD with nesterov=True": nesterov, **others}
+    for name, make in others.items():
+        yield (
+            f"the optimizer is {name}, which no attack simulates; train with SGD, Adam or AdamW",
+            partial(trained, reading, inputs, labels, make=make),
+        )
     if reading.adam is None and reading.steps > 1 and not reading.momentum:
         for momentum in (0.9, 0.5):
             yield (

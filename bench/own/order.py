@@ -59,12 +59,15 @@ def sought(reading: Reading, observed: dict[str, Tensor], inputs: Tensor, labels
     )
 
 
-def spread(reading: Reading, inputs: Tensor, labels: Tensor) -> float:
+def spread(reading: Reading, inputs: Tensor, labels: Tensor) -> tuple[float, float]:
     """Return the effect of the examples' order on the update: the smallest cosine between updates under several random
-    orders. 1 means no effect. The updates are simulated by the training that `reading` declares, on the true examples
-    `inputs` (reading, example, *shape) and `labels` (reading, example)."""
+    orders, and the largest factor between their lengths. (1, 1) means no effect. The updates are simulated by the
+    training that `reading` declares, on the true examples `inputs` (reading, example, *shape) and `labels` (reading,
+    example)."""
     replays = [replayed(reading, inputs, labels, positions(reading, draw, 0)) for draw in range(_STARTS)]
-    return min(likeness(one, other).least[0] for one, other in pairwise(replays))
+    pairs = [likeness(one, other) for one, other in pairwise(replays)]
+    factors = torch.stack([pair.scale for pair in pairs])
+    return min(pair.least[0] for pair in pairs), float(torch.maximum(factors, 1 / factors.clamp_min(1e-300)).max())
 
 
 def _of_row(reading: Reading, observed: dict[str, Tensor], inputs: Tensor, labels: Tensor, enough: float) -> Tensor:

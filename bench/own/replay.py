@@ -99,6 +99,7 @@ def trained(
     *,
     batch_statistics: bool = False,
     autocast: torch.dtype | None = None,
+    make: Callable[[list[Tensor]], torch.optim.Optimizer] | None = None,
 ) -> dict[str, Tensor]:
     """Compute the update by a plain training loop on the true examples, without the bench's simulation, to test other
     modes: name → (reading, *shape), in gradient units.
@@ -106,7 +107,8 @@ def trained(
     - `reading`: the user's reading, which declares the training (model, weights, batch, steps, rate).
     - `inputs` (reading, example, *shape), `labels` (reading, example): true examples.
     - `batch_statistics`: True puts BatchNorm and own layers in training mode; dropout stays off.
-    - `autocast`: dtype of the forward pass under `torch.autocast`; None: full precision."""
+    - `autocast`: dtype of the forward pass under `torch.autocast`; None: full precision.
+    - `make`: function from parameters to their optimizer; None: the declared optimizer."""
     rows = []
     for x, y in zip(inputs, labels, strict=True):
         model = copy.deepcopy(reading.model)
@@ -117,7 +119,8 @@ def trained(
         with torch.no_grad():
             for name, parameter in parameters.items():
                 parameter.copy_(start[name])
-        optimizer = _optimizer(reading, list(parameters.values()))
+        own = list(parameters.values())
+        optimizer = _optimizer(reading, own) if make is None else make(own)
         for at in positions(reading).split(list(reading.batches)):
             optimizer.zero_grad()
             try:
