@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from bench.attacks.bins import Bins
 from bench.attacks.first_layer.ratios import mean_gradient
 from bench.attacks.first_layer.rows import rows_of
+from bench.attacks.fishing import Fishing
 from bench.attacks.trap import Judge, Trap
 from bench.contracts import attacks
 from bench.contracts.base import Contract
@@ -292,7 +293,7 @@ def test_an_empty_or_broken_reading_gives_finite_examples_or_says_so(attack: Bin
         assert (result.status[1] == "ok") == (value == 0.0)
 
 
-def crafted(attack: Bins | Trap) -> Callable[..., Situation]:
+def crafted(attack: Bins | Trap | Fishing) -> Callable[..., Situation]:
     """The contracts' readings of digits, under the attack's own weights of a net with ReLU."""
 
     def make(*where: str, **options: Any) -> Situation:
@@ -329,9 +330,9 @@ def crafted(attack: Bins | Trap) -> Callable[..., Situation]:
 
 
 @pytest.mark.parametrize("contract", attacks.CONTRACTS, ids=lambda contract: contract.name)
-@pytest.mark.parametrize("attack", [Bins(), Trap()], ids=["bins", "trap"])
+@pytest.mark.parametrize("attack", [Bins(), Trap(), Fishing()], ids=["bins", "trap", "fishing"])
 def test_contracts_hold_under_chosen_weights(
-    attack: Bins | Trap, contract: Contract, monkeypatch: pytest.MonkeyPatch
+    attack: Bins | Trap | Fishing, contract: Contract, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(attacks, "situation", crafted(attack))
     contract.function(attack)

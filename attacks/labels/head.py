@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from bench.training import cross_entropy, loss_of
-from bench.trip import Reading
+from bench.trip import Reading, Server
 from bench.uses import nearest
 
 
@@ -36,20 +36,22 @@ class Head:
         return self.name("bias") if self.name("bias") in values else self.nearest
 
 
-def head(reading: Reading) -> Head | None:
-    """Return the last layer of the model in `reading`, by the model's graph; None if no weight with two axes or more in
-    `reading.weights` affects the logits."""
-    leaves = {name: value[0].detach().clone().requires_grad_() for name, value in reading.weights.items()}
-    inputs = reading.public_inputs[:2] if len(reading.public_inputs) else reading.public_mean[None]
+def head(known: Reading | Server) -> Head | None:
+    """Return the last layer of a model, by the model's graph; None if no weight with two axes or more affects the
+    logits. `known`: source of model and weights, a reading or a server's knowledge before the round."""
+    weights = known.weights if isinstance(known, Server) else {name: value[0] for name, value in known.weights.items()}
+    leaves = {name: value.detach().clone().requires_grad_() for name, value in weights.items()}
+    public = known.public_inputs
+    inputs = public[:2] if len(public) else public.new_zeros((1, *known.shape))
     outputs: dict[str, Tensor] = {}
-    layers = {path: layer for path, layer in reading.model.named_modules() if isinstance(layer, nn.Linear)}
+    layers = {path: layer for path, layer in known.model.named_modules() if isinstance(layer, nn.Linear)}
     handles = [
         layer.register_forward_hook(lambda _, __, out, path=path: outputs.update({path: out.detach()}))
         for path, layer in layers.items()
     ]
     try:
         with torch.enable_grad():
-            logits = functional_call(reading.model, leaves, (inputs.to(next(iter(leaves.values()))).clone(),))
+            logits = functional_call(known.model, leaves, (inputs.to(next(iter(leaves.values()))).clone(),))
     finally:
         for handle in handles:
             handle.remove()
@@ -58,7 +60,7 @@ def head(reading: Reading) -> Head | None:
         return None
     path = name.partition(".parametrizations.")[0] if ".parametrizations." in name else name.rpartition(".")[0]
     last = Head(path=path, nearest=name, linear=False, logits=False)
-    if name != last.name("weight") or path not in layers or layers[path].out_features != reading.classes:
+    if name != last.name("weight") or path not in layers or layers[path].out_features != known.classes:
         return last
     return replace(last, linear=True, logits=path in outputs and torch.equal(outputs[path], logits))
 
