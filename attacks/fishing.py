@@ -20,7 +20,8 @@ from bench.trip import Budget, Reading, Reconstruction, Server
 _PUBLIC = 4096  # public examples for the class score
 _RIDGE = 1e-3  # of the features' mean variance
 _THRESHOLDS = 512  # quantiles of the class score
-_CLOSED = 50.0  # logit far below which a softmax is 0
+_SIZE = 100.0  # norm of the class's row in the search: noise on the features, which have no gain, counts little
+_CLOSED = -1e9  # bias below all logits: a probability of 0
 _STARTS, _TOLERANCE = 3, 1e-9  # as in `map`
 _NO_HEAD = "its last layer is no linear layer with bias whose outputs are the logits"
 
@@ -161,31 +162,31 @@ class _Beside(nn.Module):
 
 def _fished(reading: Reading, last: Head, chosen: int, count: int) -> Reading:
     """Return `reading` as the mean gradient of `count` examples of class 0 in a model with two classes: the class
-    `chosen`, with probability 0, and all others. The class's row of the `last` layer gets an honest size."""
+    `chosen`, with probability 0, and all others. Only the chosen row of the `last` layer is used."""
     gradient = mean_observation(observations(reading))
     model = copy.deepcopy(reading.model)
     like = reading.weights[last.name("weight")]
-    row, bias = like[:1, chosen : chosen + 1], reading.weights[last.name("bias")][:1, chosen : chosen + 1]
+    row = like[:1, chosen : chosen + 1]
+    scale = _SIZE / row.norm()
     narrow = nn.Sequential(nn.Linear(row.shape[2], 1), _Beside()).to(like)
     if last.path:
         model.set_submodule(last.path, narrow)
     else:
         model = narrow
     prefix = f"{last.path}.0." if last.path else "0."
-    scale = row.shape[2] ** -0.5 / row.norm()
     below = {name: value for name, value in gradient.items() if name not in (last.name("weight"), last.name("bias"))}
-    active = -gradient[last.name("bias")][:, chosen]  # δ = -1 for each active example of the class
+    bias = gradient[last.name("bias")][:, chosen]
+    active = -bias.sign() * count / reading.examples  # δ = -1 for each active example of the class, 1 for others
     values = {name: scale * value / _rows(active, value) for name, value in below.items()}
     for name in ("weight", "bias"):
         value = gradient[last.name(name)][:, chosen : chosen + 1]
         values[f"{prefix}{name}"] = value / _rows(active, value)
     kept = {name: reading.weights[name][:1] for name in below}
-    closed = -_CLOSED - (scale * bias).abs()
     return replace(
         reading,
         model=model.eval(),
         values={name: value[:, None] for name, value in values.items()},
-        weights=kept | {f"{prefix}weight": scale * row, f"{prefix}bias": closed},
+        weights=kept | {f"{prefix}weight": scale * row, f"{prefix}bias": torch.full_like(row[..., 0], _CLOSED)},
         rounds=reading.rounds[:1],
         repeated_readings=1,
         classes=2,
