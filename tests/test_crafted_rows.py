@@ -330,7 +330,9 @@ def crafted(attack: Bins | Trap | Fishing) -> Callable[..., Situation]:
 
 
 @pytest.mark.parametrize("contract", attacks.CONTRACTS, ids=lambda contract: contract.name)
-@pytest.mark.parametrize("attack", [Bins(), Trap(), Fishing()], ids=["bins", "trap", "fishing"])
+@pytest.mark.parametrize(
+    "attack", [Bins(), Trap(), pytest.param(Fishing(), marks=pytest.mark.slow)], ids=["bins", "trap", "fishing"]
+)
 def test_contracts_hold_under_chosen_weights(
     attack: Bins | Trap | Fishing, contract: Contract, monkeypatch: pytest.MonkeyPatch
 ) -> None:
