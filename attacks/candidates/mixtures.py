@@ -90,7 +90,8 @@ def _matrices(description: Description, examples: int, count: int, rng: np.rando
     batch = examples // description.senders
     drawn = description.mixing(batch, count * description.senders, int(rng.integers(2**32)))
     order = torch.from_numpy(rng.permuted(np.tile(np.arange(batch), (len(drawn), 1)), axis=1))
-    return drawn.gather(2, order[:, None].expand_as(drawn)).unflatten(0, (count, description.senders))
+    shuffled: Tensor = drawn.gather(2, order[:, None].expand_as(drawn)).unflatten(0, (count, description.senders))
+    return shuffled
 
 
 def _by_client(mixing: Tensor, originals: Tensor) -> Tensor:

@@ -106,9 +106,10 @@ def _of_classes(named: dict[str, Any], view: str, targets: Tensor, z: Tensor) ->
     if targets.dim() != 1:
         return Unknown(reason=f"targets of shape {tuple(targets.shape)}")
     options = {"weight": named["weight"], "label_smoothing": smoothing, "reduction": named["reduction"]}
-    made: Loss | None = nn.CrossEntropyLoss(**options)
+    plain = nn.CrossEntropyLoss(**options)
+    made: Loss | None = plain
     if view == "softmax" or view == "sigmoid":
-        made = partial(_composed, _VIEWS[view], declared(made, z.shape[1]) or made)
+        made = partial(_composed, _VIEWS[view], declared(plain, z.shape[1]) or plain)
     elif options == {"weight": None, "label_smoothing": 0.0, "reduction": "mean"}:
         made = None
     return Criterion(

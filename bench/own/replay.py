@@ -119,7 +119,7 @@ def trained(
         with torch.no_grad():
             for name, parameter in parameters.items():
                 parameter.copy_(start[name])
-        own = list(parameters.values())
+        own: list[Tensor] = [*parameters.values()]
         optimizer = _optimizer(reading, own) if make is None else make(own)
         for at in positions(reading).split(list(reading.batches)):
             optimizer.zero_grad()

@@ -57,9 +57,9 @@ def backward(module: nn.Module, step: Step, record: Recorded) -> None:
             logits = module(step.inputs)
         logits = logits if kind is None else logits.float()
         if loss is cross_entropy:
-            F.cross_entropy(logits, step.labels).backward()  # type: ignore[no-untyped-call]
+            F.cross_entropy(logits, step.labels).backward()
         else:
-            loss(logits, one_hot(step.labels, record.classes, logits.dtype)).backward()  # type: ignore[no-untyped-call]
+            loss(logits, one_hot(step.labels, record.classes, logits.dtype)).backward()
 
 
 def factor(record: Recorded, module: nn.Module) -> float:
