@@ -222,10 +222,15 @@ class Grants(Frozen):
         return [(fields[name].description or name).format(value) for name, value in granted.items()]
 
     @property
+    def silences(self) -> bool:
+        """True if the server silences all of a round's clients but the victim, by zero weights."""
+        return self.server == "inconsistent"
+
+    @property
     def chosen(self) -> str:
         """The server's choice in words, such as `weights` or `layers`; `weights of each client` at the level
         `inconsistent`."""
-        return "weights of each client" if self.server == "inconsistent" else self.server
+        return "weights of each client" if self.silences else self.server
 
 
 class _Cell(Frozen):
@@ -358,7 +363,7 @@ class AttackCell(_Cell):
         """Number of clients whose updates a reading (an observed update) combines: at `aggregate` K - k (K clients in a
         round, without the attacker's k dummies), otherwise 1. Also 1 if the server silences all clients but one (level
         `inconsistent`)."""
-        mean = POINTS[self.point].scope is Scope.AGGREGATE and self.grants.server != "inconsistent"
+        mean = POINTS[self.point].scope is Scope.AGGREGATE and not self.grants.silences
         return self.federated.per_round - self.grants.dummies if mean else 1
 
 

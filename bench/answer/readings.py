@@ -140,7 +140,6 @@ def observe(
     draw_key = DrawKey(
         seed=cell.seed, draw=cell.draw, round=setup.round, observation=observation, colluders=cell.grants.colluders
     )
-    silences = cell.grants.server == "inconsistent"
     federated, classes = cell.federated, setup.data.classes
     weights = {name: value.clone() for name, value in setup.weights.items()}
     apart = point.scope is not Scope.AGGREGATE and not setup.whole_round  # a client's reading needs no other client
@@ -148,9 +147,9 @@ def observe(
         batches = [piece for batch in batches for piece in _pieces(batch)]
     shown = []
     for batch in batches:
-        received = _silenced(weights, len(batch.clients)) if silences else None
+        received = _silenced(weights, len(batch.clients)) if cell.grants.silences else None
         taps = run_round(setup.model, weights, batch, federated, stages, draw_key, classes=classes, received=received)
-        factor = len(batch.clients) if silences else 1
+        factor = len(batch.clients) if cell.grants.silences else 1
         shown.append({name: factor * value for name, value in _plain(taps.shown[point.after]).items()})
     if any(not torch.equal(value, setup.weights[name]) for name, value in weights.items()):
         raise PluginError(f"defense {cell.defense.name} wrote to the round's weights; let it work on copies")

@@ -223,7 +223,7 @@ def _whole_round(cell: AttackCell, defended: Stages, at: Point) -> bool:
             else "between clients; for their knowledge grant colluders at type-0"
         )
         raise NotApplicable(f"dummies: {cell.defense.name} acts {why}")
-    if cell.grants.server == "inconsistent" and defended.reads_weights:
+    if cell.grants.silences and defended.reads_weights:
         raise NotApplicable(f'{cell.defense.name} depends on a round\'s common weights; take server = "weights"')
     whole = defended.first_mixing_stage is not None and at.sees(defended.first_mixing_stage)
     if cell.grants.colluders and (not whole or at.scope is not Scope.UPDATE):

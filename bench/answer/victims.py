@@ -73,13 +73,12 @@ def batches_of(cell: AttackCell, setup: Setup, victims: Victims, point: Point) -
     - At other points, if a client's reading depends on other clients (`Setup.whole_round`, as for exchanged noise): a
       round for each reading, with the victim first, then K - 1 other clients, drawn by a key from `setup`'s data.
     - Otherwise: a single round for all readings, with all victims as clients."""
-    silences = cell.grants.server == "inconsistent"
-    if point.scope is Scope.AGGREGATE and not silences:
+    if point.scope is Scope.AGGREGATE and not cell.grants.silences:
         return [
             Batches(clients=victims.clients[r], inputs=victims.inputs[r], labels=victims.labels[r])
             for r in range(cell.readings)
         ]
-    if not (setup.whole_round or silences):
+    if not (setup.whole_round or cell.grants.silences):
         clients = tuple(client for (client,) in victims.clients)
         return [Batches(clients=clients, inputs=victims.inputs[:, 0], labels=victims.labels[:, 0])]
     rounds = [(victim, *_companions(cell, setup, victim, r)) for r, (victim,) in enumerate(victims.clients)]

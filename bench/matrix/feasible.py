@@ -156,7 +156,7 @@ def _server(cell: AttackCell, attack: type) -> str | None:
 
 
 def _silenced(cell: AttackCell) -> str | None:
-    if cell.grants.server != "inconsistent":
+    if not cell.grants.silences:
         return None
     if POINTS[cell.point].scope is not Scope.AGGREGATE:
         return f"weights of each client change only a mean, not what {cell.point} shows; take point = aggregate"
