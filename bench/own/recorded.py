@@ -285,22 +285,22 @@ class Recording:
 
     def _loss(self) -> Loss | None:
         record = self._recorded
-        made = None if record.criterion is None else record.criterion.loss
         if self._factor == 1:
-            return made
-        plain = declared(made, record.classes, one_logit=record.one_logit) or cross_entropy
+            return record.loss
+        plain = declared(record.loss, record.classes, one_logit=record.one_logit) or cross_entropy
         return partial(times, self._factor, plain)
 
     def _for_attacks(self, batch_statistics: bool) -> nn.Module:
+        module = plain_copy(self.at_start(), batch_statistics=batch_statistics)
+        return self._with_loss(module, batch_statistics=batch_statistics)
+
+    def _with_loss(self, module: nn.Module, *, batch_statistics: bool = False) -> nn.Module:
+        """Declare the recorded loss in `module`, a copy of the model, and return the module."""
         record = self._recorded
-        module = plain_copy(trained_copy(record), batch_statistics=batch_statistics)
         if record.one_logit:
             module.register_forward_hook(two_logits)
-        declare(
-            module,
-            loss=declared(self._loss(), record.classes, one_logit=record.one_logit),
-            batch_statistics=batch_statistics,
-        )
+        loss = declared(self._loss(), record.classes, one_logit=record.one_logit)
+        declare(module, loss=loss, batch_statistics=batch_statistics)
         return module
 
     def _replay(self) -> tuple[float | None, tuple[str, ...]]:
@@ -309,7 +309,7 @@ class Recording:
         if any(step.labels is None for step in record.steps):
             trained_copy(record)
             return None, tuple(seen)
-        module = self._as_trained()
+        module = self._with_loss(self.at_start())
         optimizer = twin(record, [value for value in module.parameters() if value.requires_grad])
         for number, step in enumerate(record.steps):
             optimizer.zero_grad()
@@ -340,17 +340,6 @@ class Recording:
                 return None, (*seen, str(error))
             seen = [fact for fact, never in record.seen.items() if never]
         return gap / moved, tuple(seen)
-
-    def _as_trained(self) -> nn.Module:
-        """Return a copy of the model at the start in its recorded training modes, with the recorded loss."""
-        record = self._recorded
-        module = trained_copy(record)
-        if record.one_logit:
-            module.register_forward_hook(two_logits)
-        made = None if record.criterion is None else record.criterion.loss
-        loss = declared(made, record.classes, one_logit=record.one_logit)
-        declare(module, loss=loss, batch_statistics=False)
-        return module
 
     def _mode(self, module: nn.Module) -> Iterator[str]:
         """Choose the mode in which attacks run the model, by the first step's gradient: without batch statistics, or

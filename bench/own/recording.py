@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from bench.errors import BenchError
 from bench.own.copies import plain_copy, unwrapped
-from bench.own.criterion import LOSSES, Criterion, Unknown, criterion
+from bench.own.criterion import LOSSES, Criterion, Loss, Unknown, criterion
 from bench.sanitize import sanitize
 
 _RANDOM = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout", "rrelu")
@@ -94,6 +94,11 @@ class Recorded:
     seen: dict[str, bool] = field(default_factory=dict)
     """Unusual facts about the training, in the order of appearance: fact → True if no attack simulates the fact, even
     if a replay gives the update."""
+
+    @property
+    def loss(self) -> Loss | None:
+        """Loss of the training, as the argument `loss` of `api.reading`; None: the mean cross entropy."""
+        return None if self.criterion is None else self.criterion.loss
 
     def saw(self, fact: str, *, never: bool = False) -> None:
         """Note an unusual `fact` about the training, which may explain a failed replay of the recorded steps. `never`

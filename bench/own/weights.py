@@ -30,7 +30,7 @@ def check_model(module: nn.Module, shape: tuple[int, ...], classes: int, kind: K
             "part of the model behind it, with its outputs as inputs"
         )
     like = next(iter(module.parameters()), torch.zeros(0))
-    count = 2 if mixing_layer(module) or any(layer.training for layer in module.modules()) else 1
+    count = _few(module)
     try:
         with torch.no_grad():
             outputs = module(torch.zeros((count, *shape), dtype=like.dtype))
@@ -45,6 +45,11 @@ def check_model(module: nn.Module, shape: tuple[int, ...], classes: int, kind: K
         expected = f"expected logits {(count, classes)}, one a class{remedy}"
         raise BenchError(f"the model gives {given} for {('one example', 'two examples')[count - 1]}; {expected}")
     return False
+
+
+def _few(module: nn.Module) -> int:
+    """Return the number of examples with which `module` runs: 2 if a layer may need a batch's statistics, else 1."""
+    return 2 if mixing_layer(module) or any(layer.training for layer in module.modules()) else 1
 
 
 def _embeds(module: nn.Module, shape: tuple[int, ...]) -> str | None:
@@ -83,9 +88,8 @@ def refuse_closures(model: nn.Module, module: nn.Module, shape: tuple[int, ...])
     Attacks run the copy with the attacked weights."""
     leaves = {name: value.detach().requires_grad_() for name, value in module.named_parameters()}
     like = next(iter(leaves.values()), torch.zeros(0))
-    count = 2 if mixing_layer(module) or any(layer.training for layer in module.modules()) else 1
     with torch.enable_grad():
-        outputs = functional_call(module, leaves, (torch.zeros((count, *shape), dtype=like.dtype),))
+        outputs = functional_call(module, leaves, (torch.zeros((_few(module), *shape), dtype=like.dtype),))
     for held in (model, module):
         if name := reached(outputs, dict(held.named_parameters())):
             raise BenchError(bypass(name))
