@@ -43,12 +43,12 @@ def _of_observation(reading: Reading, observed: Tensors, number: int, key: Key) 
     scorers = [_scorer(mismatch, target, weights, row) for row, target in enumerate(targets)]
     scores = torch.full((len(reading), len(reading.gallery_labels)), -torch.inf)
     for rows, members in _groups(reading):
-        for chosen, behind in _parts(reading, members, weights):
+        by_gradients = [(row, scorer) for row in rows if (scorer := scorers[row]) is not None]
+        for chosen, behind in _parts(reading, members, weights) if by_gradients else ():
             gradients = group_gradients(reading.model, weights, behind.inputs, behind.targets)
-            for row, scorer in ((row, scorers[row]) for row in rows):
-                if scorer is not None:
-                    with torch.no_grad():
-                        scores[row, chosen] = scorer(gradients, behind).float().cpu()
+            for row, scorer in by_gradients:
+                with torch.no_grad():
+                    scores[row, chosen] = scorer(gradients, behind).float().cpu()
         for row in (row for row in rows if scorers[row] is None):
             rng = key.generator("mixtures", reading.indices[row], number)
             known = known_examples(reading, row, weights)
