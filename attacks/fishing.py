@@ -15,6 +15,7 @@ from bench.attacks.search.probable import most_probable
 from bench.errors import NotApplicable
 from bench.parameters import parameter
 from bench.rng import Key
+from bench.rows import flattened
 from bench.trip import Budget, Reading, Reconstruction, Server
 
 _PUBLIC = 4096  # public examples for the class score
@@ -84,7 +85,7 @@ class Fishing(Attack):
         gradient = mean_observation(observations(reading))
         chosen = int((reading.weights[last.name("weight")][0] != 0).any(1).nonzero()[0])
         active = gradient[last.name("bias")][:, chosen] * reading.examples
-        finite = torch.stack([value.flatten(1).isfinite().all(1) for value in gradient.values()]).all(0)
+        finite = flattened(gradient, 1).isfinite().all(1)
         counts = active.abs().where(finite, 0.0).round().clamp(max=self.most + 1).long()
         mean = reading.public_mean.repeat(len(reading), reading.examples, *[1] * len(reading.shape))
         whole = closed_form(reading, mean, status=tuple("ok" if each else "nan" for each in finite.tolist()))

@@ -10,8 +10,9 @@ from torch.func import functional_call, vmap
 from bench.defenses.base import AddedNoise, Context, Defense, Local, Setting, StageTransforms, State, Tensors, Transform
 from bench.defenses.ranges import at_least, positive
 from bench.defenses.transforms.levels import public_gradients
-from bench.defenses.transforms.rows import broadcast, norms, rows
+from bench.defenses.transforms.rows import broadcast, norms
 from bench.parameters import parameter
+from bench.rows import rows
 
 _MARGIN = 2.0  # factor on the largest norm of public examples' gradients
 

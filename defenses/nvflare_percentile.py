@@ -9,8 +9,9 @@ from bench.defenses.base import Context, Defense, Setting, Shown, StageTransform
 from bench.defenses.ranges import positive, share
 from bench.defenses.strength import Strength
 from bench.defenses.transforms.mask import gradual
-from bench.defenses.transforms.rows import broadcast, flattened
+from bench.defenses.transforms.rows import broadcast
 from bench.parameters import parameter
+from bench.rows import flattened
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,8 +11,8 @@ from bench.defenses.base import Context, Defense, Setting, Shown, StageTransform
 from bench.defenses.ranges import positive
 from bench.defenses.strength import Strength
 from bench.defenses.transforms.noise import LaplaceNoise
-from bench.defenses.transforms.rows import flattened, unflattened
 from bench.parameters import parameter
+from bench.rows import flattened, unflattened
 
 _TINY = 1e-300  # least positive probability
 _ZERO = 1e-20  # kept zero, relative to the limit

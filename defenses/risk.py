@@ -13,6 +13,7 @@ from bench import rng
 from bench.defenses.base import Public, Tensors
 from bench.gradients import example_loss
 from bench.record.groups import grouped
+from bench.rows import rows
 
 CHUNK = 25  # examples in a single batch
 
@@ -38,13 +39,13 @@ def layer_risks(public: Public, *, directions: int) -> dict[str, float]:
     exact = directions >= size
     squares: dict[str, list[Tensor]] = {}
     for start in range(0, len(public.inputs), CHUNK):
-        rows = slice(start, start + CHUNK)
-        inputs, labels = public.inputs[rows], public.labels[rows]
+        part = slice(start, start + CHUNK)
+        inputs, labels = public.inputs[part], public.labels[part]
         total: dict[str, Tensor] = {}
         for number in range(size if exact else directions):
             u = _axis(inputs, number) if exact else _signs(inputs, number, start)
             for name, value in _directional(public, inputs, labels, u).items():
-                energy = value[..., None].flatten(1).square().sum(1)
+                energy = rows(value, 1).square().sum(1)
                 total[layer_of(name)] = total.get(layer_of(name), torch.zeros_like(energy)) + energy
         for layer, value in total.items():
             squares.setdefault(layer, []).append(value / (1 if exact else directions))

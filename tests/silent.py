@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from bench.defenses.base import Context, Defense, Setting, StageTransforms, Tensors, Transform
-from bench.defenses.transforms.rows import broadcast, flattened, rows
+from bench.defenses.transforms.rows import broadcast
 from bench.parameters import parameter
+from bench.rows import flattened, rows
 
 
 class ByTensor(Transform):

@@ -26,6 +26,7 @@ LAYERS = (
         "rng",
         "kinds",
         "trip",
+        "rows",
         "cell",
         "epsilon",
         "unpickle",

@@ -16,6 +16,7 @@ from bench.attacks.candidates.listed import alone, by_label, candidates
 from bench.attacks.inverter.sketch import Sketch
 from bench.attacks.objective.mismatch import Mismatch
 from bench.gradients import group_gradients
+from bench.rows import flattened
 from bench.trip import Candidates, repeated
 
 _SWEEPS = 4  # at most; each exchanges every example once
@@ -271,8 +272,8 @@ def _means(each: Tensors, rest: Tensor, others: Tensor) -> Tensors:
 def _apart(simulated: Tensors, observed: Tensors) -> Tensor:
     """Return the squared distance (row,) between `observed` and the nearest multiple of the simulated reading. Both are
     name → (row, *shape). Only nonzero coordinates of the observation count, since a defense may drop coordinates."""
-    seen = torch.cat([value[..., None].flatten(1) for value in observed.values()], 1)
-    made = torch.cat([simulated[name][..., None].flatten(1) for name in observed], 1) * (seen != 0)
+    seen = flattened(observed, 1)
+    made = flattened({name: simulated[name] for name in observed}, 1) * (seen != 0)
     factor = (made * seen).sum(1) / made.square().sum(1).clamp_min(_TINY)
     return (seen - factor[:, None] * made).square().sum(1)
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from bench.attacks.candidates.listed import candidates
 from bench.gradients import group_gradients
+from bench.rows import flattened
 from bench.trip import Candidates, Description, Reading, Tensors
 
 _SIMULATIONS = 1500  # readings from which the covariance comes
@@ -102,7 +103,7 @@ def _by_client(mixing: Tensor, originals: Tensor) -> Tensor:
 
 
 def _vectors(gradients: Tensors) -> Tensor:
-    return torch.cat([gradients[name].flatten(1) for name in sorted(gradients)], 1)
+    return flattened(dict(sorted(gradients.items())), 1)
 
 
 def _principal(noise: Tensor) -> tuple[Tensor, Tensor]:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from bench.rng import Key
+from bench.rows import rows
 
 MOST = 16384  # values kept of a gradient; longer gradients are hashed
 
@@ -54,7 +55,7 @@ class Sketch:
         """Turn gradients, name → (row, *shape), into vectors (row, value)."""
         parts = []
         for value, size, bucket in zip(gradients.values(), self.sizes, self.buckets, strict=True):
-            flat = value[..., None].flatten(1)
+            flat = rows(value, 1)
             if bucket is not None:
                 into, sign = bucket
                 flat = flat.new_zeros(len(flat), size).index_add_(1, into, flat * sign.to(flat))

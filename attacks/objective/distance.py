@@ -6,6 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from bench.rows import rows
 from bench.trip import Tensors
 
 Kind = Literal["l2", "cosine", "l1"]
@@ -83,7 +84,7 @@ class Distance:
     def _weights(self, o: Tensors, power: int) -> dict[str, Tensor] | None:
         if self.layers == "equal":
             return None
-        energies = {n: (value.detach().abs() ** power)[..., None].flatten(1).sum(1) for n, value in o.items()}
+        energies = {n: rows(value.detach().abs() ** power, 1).sum(1) for n, value in o.items()}
         mean = torch.stack(list(energies.values())).mean(0)
         return {n: mean / torch.maximum(energy, 1e-6 * mean) for n, energy in energies.items()}
 
@@ -97,5 +98,5 @@ def _rescaled(c: Tensors, o: Tensors) -> dict[str, Tensor]:
 
 
 def _total(tensors: Tensors, weights: Tensors | None = None) -> Tensor:
-    sums = {name: value[..., None].flatten(1).sum(1) for name, value in tensors.items()}  # a scalar, too
+    sums = {name: rows(value, 1).sum(1) for name, value in tensors.items()}
     return torch.stack([s if weights is None else weights[n] * s for n, s in sums.items()]).sum(0)

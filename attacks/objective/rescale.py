@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from bench.rows import rows
 from bench.trip import (
     Candidates,
     Clients,
@@ -139,7 +140,7 @@ def rescaled(reading: Reading) -> Reading:
     """Multiply the observed updates in `reading`, the description and the simulator by the same power of two, so that
     the updates' median norm is about 1. Readings with a median norm in 1e-6 … 1e6 are returned unchanged. Without the
     factor, 1e-21 squared is 0 in single precision, and every candidate would seem exact."""
-    squares = torch.stack([value.double()[..., None].flatten(1).square().sum(1) for value in reading.values.values()])
+    squares = torch.stack([rows(value.double(), 1).square().sum(1) for value in reading.values.values()])
     norms = squares.sum(0).sqrt()
     norms = norms[norms.isfinite() & (norms > 0)]
     norm = float(norms.median()) if len(norms) else 1.0

@@ -14,6 +14,7 @@ from bench.attacks.objective.mismatch import observations
 from bench.attacks.objective.public import gradients_of, public_of
 from bench.attacks.objective.separate import separate
 from bench.rng import Key
+from bench.rows import rows
 from bench.trip import Budget, Clients, Reading, Reconstruction
 
 Search = Callable[[Reading, Budget], Reconstruction]
@@ -113,11 +114,11 @@ def _linked(gradients: Tensor, messages: Tensor) -> tuple[Tensor, bool]:
     """Return `messages` (client, *shape) in the order of `gradients` (client, *shape) with the largest sum of cosines,
     and whether the cosines show the messages right."""
     tiny = torch.finfo(messages.dtype).tiny
-    flat = (value[..., None].flatten(1) for value in (gradients, messages))
+    flat = (rows(value, 1) for value in (gradients, messages))
     left, right = (value / value.norm(dim=1, keepdim=True).clamp_min(tiny) for value in flat)
     cosines = (left @ right.T).cpu().numpy()
-    rows, columns = linear_sum_assignment(-cosines)
-    each = np.sort(cosines[rows, columns])
+    clients, columns = linear_sum_assignment(-cosines)
+    each = np.sort(cosines[clients, columns])
     return messages[torch.from_numpy(columns)], bool(each[1] >= _LINKED * np.median(each))
 
 

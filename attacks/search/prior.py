@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from bench.attacks.labels.head import head
+from bench.rows import flattened
 from bench.trip import Noise, Reading
 
 _RANGE_DEVIATION = 0.05  # standard deviation of values outside the data's range
@@ -88,7 +89,7 @@ class NoiseModel:
           its mean squared column sum, divided by the number of classes. Without noise, columns sum to 0 over classes.
 
         Exact zeros are left out: they are dropped coordinates, without noise."""
-        whole = torch.cat([value.detach()[..., None].flatten(1) for value in observed.values()], 1)
+        whole = flattened(observed, 1).detach()
         if not self.bound or self.variance == 0:
             return whole.new_full((len(whole),), self.variance)
         squares = whole.square()

@@ -16,6 +16,7 @@ from bench.attacks.search.start import Start, start
 from bench.attacks.solvers.base import Evaluate
 from bench.gradients import group_gradients, one_hot
 from bench.rng import Key
+from bench.rows import flattened
 from bench.trip import Reading
 
 
@@ -129,10 +130,7 @@ class MatchingProblem:
         kind = self.mismatch.distance.kind
         if self.noise.variance == 0 or kind == "cosine":
             return torch.zeros_like(self.zero_gradient_loss(rows))
-        counts = [
-            torch.stack([(value != 0)[..., None].flatten(1).sum(1) for value in _rows(target, rows).values()]).sum(0)
-            for target in self.observed
-        ]
+        counts = [(flattened(_rows(target, rows), 1) != 0).sum(1) for target in self.observed]
         variance = self.variances(rows)
         return (variance / 2 if kind == "l1" else variance.square()).sqrt() * torch.stack(counts).to(self.like).mean(0)
 

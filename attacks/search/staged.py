@@ -13,6 +13,7 @@ from bench.attacks.search.problem import MatchingProblem
 from bench.attacks.search.space import Space
 from bench.attacks.solvers.base import RowLimits, Solution, Solver
 from bench.attacks.solvers.loop import minimise
+from bench.rows import flattened
 from bench.trip import Budget, Description, Reading
 
 _TOLERANCE = 1e-5  # of the zero-gradient loss: seen as 1 by the solver, whose tolerances are absolute
@@ -155,7 +156,7 @@ def _begin(problem: MatchingProblem, hypotheses: Tensor, solver: Solver[Any], st
         zero_loss=zero_loss,
         noise_floor=problem.noise_floor(rows),
         noise_weight=_noise_weight(problem, rows),
-        coordinates=torch.stack([(v != 0)[..., None].flatten(1).sum(1) for v in problem.observed[0].values()]).sum(0),
+        coordinates=(flattened(problem.observed[0], 1) != 0).sum(1),
         spent=none,
         restarts=none.clone(),
         runs=none.clone(),

@@ -20,10 +20,10 @@ from bench.contracts.trials import Trial, trials, variants
 from bench.defenses.accounting.mechanism import Mechanism, Reports, Sampling
 from bench.defenses.accounting.report import paper_epsilon
 from bench.defenses.base import Defense
-from bench.defenses.transforms.rows import flattened
 from bench.errors import BenchError
 from bench.federated.privacy import at_point
 from bench.points import POINTS, UPDATE_STAGES, Point, Stage
+from bench.rows import flattened
 from bench.trip import Tensors
 
 ONE_REPORT = "one report"

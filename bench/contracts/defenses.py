@@ -32,8 +32,8 @@ from bench.contracts.trials import (
 )
 from bench.contracts.unlinked import linked, unlinked
 from bench.defenses.base import Defense, Transform
-from bench.defenses.transforms.rows import flattened
 from bench.points import GRADIENT_STAGES, STAGES, Stage
+from bench.rows import flattened
 from bench.trip import Tensors
 
 

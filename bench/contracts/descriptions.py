@@ -11,11 +11,12 @@ from bench.attacks.objective.local import unrolled_update
 from bench.contracts.base import ContractSkipped, require
 from bench.contracts.trials import CLOSE, DRAWS, SIGMAS, Trial, context_of, first_trial, lead_of, trial_of, variants
 from bench.defenses.base import AddedNoise, Context, Defense, Scaling, Shapes, State, Transform
-from bench.defenses.transforms.rows import broadcast, flattened, norms
+from bench.defenses.transforms.rows import broadcast, norms
 from bench.federated.describe import Composition, DescribedTransform, describe
 from bench.federated.stages import Stages
 from bench.federated.straight_through import StraightThrough
 from bench.points import POINTS, STAGES, Point, Scope, Stage
+from bench.rows import flattened
 from bench.trip import Tensors
 
 SETTINGS = ((1, 1), (1, 3), (2, 1), (2, 3))  # local steps, batch

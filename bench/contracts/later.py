@@ -11,9 +11,9 @@ from bench.contracts.descriptions import arriving_at, of_one
 from bench.contracts.trials import CLIENTS, DRAWS, SIGMAS, Trial, context_of, first_trial, lead_of
 from bench.defenses.accounting.mechanism import Mechanism
 from bench.defenses.base import Context, Defense, Setting, State, Transform
-from bench.defenses.transforms.rows import flattened
 from bench.federated.draws import StreamDraws
 from bench.points import Stage
+from bench.rows import flattened
 from bench.trip import Tensors
 
 _ROUNDS = 30

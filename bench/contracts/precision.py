@@ -8,7 +8,7 @@ from bench.contracts.base import ContractSkipped, require
 from bench.contracts.descriptions import arriving_at
 from bench.contracts.trials import context_of, first_trial
 from bench.defenses.base import Context, Defense, Tensors
-from bench.defenses.transforms.rows import flattened
+from bench.rows import flattened
 
 _NEAR = 1e-2  # relative to the output's norm: rounding may move a coordinate across a threshold
 

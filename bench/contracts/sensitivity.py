@@ -10,8 +10,8 @@ from bench.contracts.planting import LARGE, crafted, shown_from, with_row
 from bench.contracts.trials import CLOSE, Trial, first_trial, variants
 from bench.defenses.accounting.mechanism import Mechanism
 from bench.defenses.base import Defense, Draws
-from bench.defenses.transforms.rows import flattened
 from bench.points import STAGES, UPDATE_STAGES, Stage
+from bench.rows import flattened
 from bench.trip import Tensors
 
 _DRAWS = 128

@@ -6,8 +6,8 @@ from bench.contracts.base import ContractSkipped, require
 from bench.contracts.trials import first_trial
 from bench.defenses.base import Defense
 from bench.defenses.strength import at_strength
-from bench.defenses.transforms.rows import flattened
 from bench.points import GRADIENT_STAGES
+from bench.rows import flattened
 
 _POSITIONS = (0.0, 0.25, 0.5, 0.75, 1.0)
 _DRAWS = 4  # of random numbers, whose squared distances are averaged

@@ -8,7 +8,7 @@ from bench.contracts.base import ContractSkipped, require
 from bench.contracts.descriptions import arriving_at
 from bench.contracts.trials import CLIENTS, DRAWS, SIGMAS, context_of, first_trial, lead_of
 from bench.defenses.base import Defense
-from bench.defenses.transforms.rows import flattened
+from bench.rows import flattened
 
 _LIKE = 0.3  # cosine with another client's row; by chance near 0 for thousands of coordinates
 

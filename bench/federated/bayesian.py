@@ -14,7 +14,6 @@ from bench.defenses.accounting.mechanism import Mechanism
 from bench.defenses.accounting.report import RELEASED
 from bench.defenses.base import Context, Tensors
 from bench.defenses.transforms.noise import GaussianNoise
-from bench.defenses.transforms.rows import flattened
 from bench.epsilon import Epsilon
 from bench.federated.batches import Batches
 from bench.federated.clients import Network
@@ -22,6 +21,7 @@ from bench.federated.draws import NoDraws, ZeroDraws
 from bench.federated.stages import DrawKey, Stages
 from bench.points import STEP_STAGES, UPDATE_STAGES, Stage
 from bench.record.schema import BayesianRound
+from bench.rows import flattened
 
 CHUNK = 10  # clients whose examples' gradients are in memory at once
 _BDP = "BDP is not DP: it speaks of rows like those seen, exchangeable and of one distribution"

@@ -6,7 +6,7 @@ averaged, change gradually with the value; their regression line gives the deriv
 import torch
 from torch import Tensor
 
-from bench.defenses.transforms.rows import rows
+from bench.rows import rows
 from bench.trip import Tensors
 
 _EXPLAINED = 0.5  # least share of the outputs' energy which averages explain, for a decision by coordinate

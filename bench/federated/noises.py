@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from bench.defenses.base import AddedNoise, Tensors
-from bench.defenses.transforms.rows import flattened
 from bench.points import STAGES, UPDATE_STAGES, Stage
+from bench.rows import flattened
 from bench.trip import Noise
 
 Added = tuple[Stage, AddedNoise]

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from bench.defenses.base import Context, State, Tensors, Transform
 from bench.defenses.transforms.levels import public_gradients
-from bench.defenses.transforms.rows import flattened, rows
 from bench.federated.draws import KeyedDraws
 from bench.federated.shown import Code, Equal, Kept, Levels, Limited, Nearest, Permuted, Rule, Signs
 from bench.federated.straight_through import straight_through
+from bench.rows import flattened, rows
 
 _DESCRIPTIONS = ("expected", "simulate", "noise", "log_likelihood", "log_density")
 _SIZES = (1.0, 0.25, 4.0)  # of the trial gradients, relative to the gradient given

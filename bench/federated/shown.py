@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from bench.defenses.base import Context, Shown, State, Tensors, Transform
-from bench.defenses.transforms.rows import flattened, rows, unflattened
 from bench.federated.draws import CentralDraws
 from bench.federated.straight_through import PARTS
+from bench.rows import flattened, rows, unflattened
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from bench.attacks.labels.head import head, usual
 from bench.attacks.search.preconditioner import public_batches
-from bench.defenses.transforms.rows import rows
 from bench.gradients import group_gradients, one_hot
+from bench.rows import rows
 from bench.trip import Reading
 
 _FAR = 30.0  # factor to a public example's gradient length, beyond which a remark follows

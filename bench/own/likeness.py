@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bench.defenses.transforms.rows import rows
+from bench.rows import rows
 from bench.trip import Tensors
 
 _OFF = 0.05  # allowed distance between a tensor and its replay, relative to the replay

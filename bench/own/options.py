@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from bench.defenses.transforms.rows import flattened
 from bench.gradients import one_hot
 from bench.own.replay import shown
+from bench.rows import flattened
 from bench.trip import Reading
 
 _FITS = 1e-3  # largest distance to a combination, relative to the update

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from bench.attacks.objective.repeats import distinct_examples
-from bench.defenses.transforms.rows import flattened
 from bench.errors import BenchError
 from bench.own.likeness import likeness
 from bench.own.replay import positions, replayed
+from bench.rows import flattened
 from bench.trip import Reading
 
 _STARTS = 8  # random orders at the start of a search

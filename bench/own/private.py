@@ -10,11 +10,11 @@ from torch import Tensor
 from bench.defenses.accounting import pld
 from bench.defenses.accounting.composition import gaussian
 from bench.defenses.accounting.report import DELTA
-from bench.defenses.transforms.rows import rows
 from bench.gradients import group_gradients, one_hot
 from bench.own.copies import plain_copy
 from bench.own.losses import declared
 from bench.own.recording import Recorded, trained_copy
+from bench.rows import rows
 from bench.training import declare
 
 _NEAR = 0.05  # allowed relative difference of the noise's deviation, next to four standard errors
@@ -44,8 +44,7 @@ def private_step(recorded: Recorded) -> PrivateStep:
     clip, sigma = float(optimizer.max_grad_norm), float(optimizer.noise_multiplier)
     expected, drawn = int(optimizer.expected_batch_size), len(step.inputs)
     model = plain_copy(trained_copy(recorded))
-    loss = None if recorded.criterion is None else recorded.criterion.loss
-    declare(model, loss=declared(loss, recorded.classes), batch_statistics=False)
+    declare(model, loss=declared(recorded.loss, recorded.classes), batch_statistics=False)
     weights = {name: value.detach() for name, value in model.named_parameters() if value.requires_grad}
     targets = one_hot(step.labels, recorded.classes, step.inputs.dtype)
     each = group_gradients(model, weights, step.inputs[:, None], targets[:, None])

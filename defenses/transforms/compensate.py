@@ -8,7 +8,7 @@ from torch import Tensor
 
 from bench.defenses.base import Context, Tensors, Transform
 from bench.defenses.ranges import at_least
-from bench.defenses.transforms.rows import flattened, unflattened
+from bench.rows import flattened, unflattened
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from bench.defenses.base import AddedNoise, Context, Quantised, State, Tensors, Transform
 from bench.defenses.ranges import at_least, positive
-from bench.defenses.transforms.rows import broadcast, rows
+from bench.defenses.transforms.rows import broadcast
 from bench.gradients import example_gradients, one_hot
 from bench.points import UPDATE_STAGES
+from bench.rows import rows
 from bench.trip import Outcomes
 
 _EXAMPLES = 16  # public examples whose gradients show the usual step size

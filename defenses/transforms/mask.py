@@ -8,7 +8,8 @@ from torch import Tensor
 
 from bench.defenses.base import Context, Shown, State, Tensors, Transform
 from bench.defenses.ranges import at_least, share
-from bench.defenses.transforms.rows import broadcast, flattened, rows, unflattened
+from bench.defenses.transforms.rows import broadcast
+from bench.rows import flattened, rows, unflattened
 from bench.trip import Outcomes
 
 _SHARE = "share of coordinates set to zero"

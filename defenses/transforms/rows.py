@@ -1,29 +1,11 @@
-"""Helper functions for rows: a row holds a client's or an example's tensors, behind any number of leading axes."""
+"""Helper functions for rows, for defenses: a row holds a client's or an example's tensors, behind any number of leading
+axes."""
 
 import torch
 from torch import Tensor
 
 from bench.defenses.base import Context, Scaling, Tensors
-
-
-def rows(tensor: Tensor, lead: int) -> Tensor:
-    """Flatten each row (a client or an example) of `tensor`: (*lead, *shape) → (*lead, coordinate). `lead` is the
-    number of leading axes *lead. A scalar parameter becomes a single coordinate."""
-    return tensor.reshape(*tensor.shape[:lead], -1)
-
-
-def flattened(tensors: Tensors, lead: int) -> Tensor:
-    """Concatenate the tensors of each row (a client or an example) into a vector, in mapping order: (*lead,
-    coordinate). `tensors`, name → (*lead, *shape), have `lead` leading axes *lead."""
-    return torch.cat([rows(tensor, lead) for tensor in tensors.values()], dim=-1)
-
-
-def unflattened(vectors: Tensor, tensors: Tensors, lead: int) -> dict[str, Tensor]:
-    """Split `vectors` (*lead, coordinate) into tensors with the names and shapes in `tensors`, name → (*lead, *shape);
-    the inverse of `flattened`. `lead` is the number of leading axes *lead."""
-    sizes = [rows(tensor, lead).shape[-1] for tensor in tensors.values()]
-    parts = torch.split(vectors, sizes, dim=-1)
-    return {name: part.reshape(tensor.shape) for (name, tensor), part in zip(tensors.items(), parts, strict=True)}
+from bench.rows import rows
 
 
 def broadcast(factor: Tensor, tensor: Tensor) -> Tensor:

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from bench.defenses.base import Context, Quantised, Shown, State, Tensors, Transform
-from bench.defenses.transforms.rows import broadcast, rows
+from bench.defenses.transforms.rows import broadcast
+from bench.rows import rows
 
 
 @dataclass(frozen=True, slots=True)

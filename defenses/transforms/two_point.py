@@ -9,7 +9,7 @@ from torch import Tensor
 
 from bench.defenses.base import AddedNoise, Context, State, Tensors, Transform
 from bench.defenses.ranges import positive
-from bench.defenses.transforms.rows import rows
+from bench.rows import rows
 
 _LEAST = 1e-6  # twice the probability assumed for a report which an out-of-range candidate cannot send
 
