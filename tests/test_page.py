@@ -4,7 +4,7 @@ import base64
 import hashlib
 import html
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +25,7 @@ from bench.leaderboard.flags import Flag
 from bench.leaderboard.forms import page, reconstructions
 from bench.leaderboard.recognition import Rate
 from bench.pictures.thumbnails import MOST, TOTAL, Thumbnail, fitting
+from bench.pictures.words import Words
 from bench.record.metrics import COMPARED
 from bench.record.store import record_path, write, write_arrays
 
@@ -134,7 +135,9 @@ def some() -> list[Row]:
     ]
 
 
-def render(rows: Sequence[Row], found: dict[tuple[str, str], Thumbnail] | None = None, **changes: Any) -> str:
+def render(
+    rows: Sequence[Row], found: Mapping[tuple[str, str], Thumbnail | list[Words]] | None = None, **changes: Any
+) -> str:
     return page.render(rows, **{"thumbnails": found or {}, "title": "Board", "context": ["protocol 1"], **changes})
 
 
@@ -228,6 +231,7 @@ def test_a_row_shows_the_examples_of_its_best_attack(tmp_path: Path) -> None:
     rows = recorded(tmp_path)
     found = reconstructions.thumbnails(rows, places(tmp_path, rows))
     (one,) = found.values()
+    assert isinstance(one, Thumbnail)
     assert (one.examples, one.width, one.height) == (3, 3 * 8 + 2, 2 * 8 + 1)
     assert "data:image/webp" in render(rows, found)
 
