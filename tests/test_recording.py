@@ -3,7 +3,7 @@
 import copy
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -326,6 +326,129 @@ def test_clipping_and_a_schedule_are_said() -> None:
             train(model, optimizer, epochs=1)
             schedule.step()
     assert "learning rates from 0.025 to 0.05" in sent.line
+
+
+def _averaged(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    average = torch.optim.swa_utils.AveragedModel(model)
+    train(model, optimizer, epochs=1, between=lambda: average.update_parameters(model))
+    model.load_state_dict(average.module.state_dict())
+
+
+def _corrected(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    def correct() -> None:
+        with torch.no_grad():
+            for value in model.parameters():
+                value.mul_(0.99)
+
+    train(model, optimizer, epochs=1, between=correct)
+
+
+def _by_two_optimizers(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    second = torch.optim.SGD(model.parameters(), lr=0.01)
+    train(model, optimizer, epochs=1, between=second.step)
+
+
+def _clipped_later(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    train(model, optimizer, batch=12, epochs=1)
+    train(model, optimizer, epochs=1, between=lambda: nn.utils.clip_grad_norm_(model.parameters(), 0.01))
+
+
+def _never_zeroed(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    x, y = examples()
+    for at in torch.arange(12).split(4):
+        cross_entropy(model(x[at]), y[at]).backward()
+        optimizer.step()
+
+
+def _frozen_later(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    train(model, optimizer, epochs=1)
+    for value in list(model.parameters())[:2]:
+        value.requires_grad_(False)
+    train(model, optimizer, epochs=1)
+
+
+def _accumulated_unevenly(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    x, y = examples()
+    for number, at in enumerate(torch.arange(10).split(2)):
+        (cross_entropy(model(x[at]), y[at]) / 3).backward()
+        if number in (2, 4):
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+@pytest.mark.parametrize(
+    ("loop", "fact"),
+    [
+        (_averaged, "weights changed outside optimizer.step()"),
+        (_corrected, "weights changed outside optimizer.step()"),
+        (_by_two_optimizers, "weights changed outside optimizer.step()"),
+        (_clipped_later, "gradients changed between backward() and step()"),
+        (_never_zeroed, "gradients of earlier steps were kept: no zero_grad() before backward()"),
+        (_frozen_later, "other parameters were trained in later steps"),
+        (_accumulated_unevenly, "gradients accumulated over different numbers of passes"),
+    ],
+)
+def test_what_a_loop_does_beside_its_steps_is_said_first(loop: Callable[..., None], fact: str) -> None:
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    with api.recording(model, optimizer) as sent:
+        loop(model, optimizer)
+    assert not sent.explained and sent.seen[0].startswith(fact)
+
+
+def test_optimizers_are_named_before_their_states() -> None:
+    model = network()
+    adagrad = torch.optim.Adagrad(model.parameters(), lr=0.05)
+    with api.recording(model, adagrad) as sent:
+        train(model, adagrad, epochs=1)
+    assert sent.seen[0] == "the optimizer Adagrad"
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    train(model, optimizer, epochs=1)
+    with api.recording(model, optimizer) as sent:
+        train(model, optimizer, epochs=1)
+    assert sent.seen[0] == "an optimizer with a state from before, such as momentum"
+
+
+def test_weights_that_the_loop_loads_first_are_the_start() -> None:
+    model, other = network(), network()
+    with torch.no_grad():
+        next(other.parameters()).add_(0.1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    with api.recording(model, optimizer) as sent:
+        model.load_state_dict(other.state_dict())
+        train(model, optimizer, epochs=1)
+    assert sent.explained and api.check(sent.reading(), *sent.truth).explained
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("inner", [False, True])
+def test_a_compiled_model_is_recorded(inner: bool) -> None:
+    model = network()
+    compiled = cast(nn.Module, torch.compile(model, backend="eager"))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    with api.recording(model if inner else compiled, optimizer) as sent:
+        train(compiled, optimizer)
+    assert sent.explained and api.check(sent.reading(), *sent.truth).explained
+
+
+def test_a_further_argument_of_the_model_is_a_line() -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = network()
+
+        def forward(self, x: Tensor, scale: float = 1.0) -> Tensor:
+            return scale * self.inner(x)
+
+    model = Scaled()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    x, y = examples()
+    with api.recording(model, optimizer) as sent:
+        cross_entropy(model(x, scale=0.5), y).backward()
+        optimizer.step()
+    with pytest.raises(BenchError, match="a model whose input is not a single tensor by position"):
+        sent.reading()
 
 
 def test_nothing_recorded_is_a_line() -> None:

@@ -117,6 +117,7 @@ class _Mode(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         given = dict(kwargs or {})
+        self._recorder.calling(func)
         result = func(*args, **given)
         self._recorder.called(func, args, given, result)
         return result
@@ -130,6 +131,8 @@ class _Recorder:
         self.pending: list[Batch] = []
         self.state = torch.empty(0)
         self.summed: dict[str, Tensor] = {}
+        self.lengths: Tensor | None = None
+        self.inside = False
         self.recorded = Recorded(private=optimizer if hasattr(optimizer, "noise_multiplier") else None)
         if model is not None:
             self._begin(unwrapped(model))
@@ -146,8 +149,10 @@ class _Recorder:
         record = self.recorded
         if self.depth > 1 or not torch.is_grad_enabled():
             return
-        if record.module is None:
+        if record.module is None or not (record.steps or self.pending):
             self._begin(unwrapped(module))
+        if not self.inside:
+            self._compare_weights()
         if not record.steps:
             record.training = {name: layer.training for name, layer in unwrapped(module).named_modules()}
         self.state = torch.get_rng_state()
@@ -155,7 +160,7 @@ class _Recorder:
             if torch.is_autocast_enabled(device):
                 record.autocast = torch.get_autocast_dtype(device)
 
-    def left(self, module: nn.Module, arguments: Any, output: Any) -> None:
+    def left(self, module: nn.Module, arguments: Any, options: Mapping[str, Any], output: Any) -> None:
         if not self._outermost(module):
             return
         self.depth -= 1
@@ -166,8 +171,8 @@ class _Recorder:
         drawn = torch.is_grad_enabled() and len(self.state) and not torch.equal(self.state, torch.get_rng_state())
         if drawn and not any(each.startswith(("a stochastic", "random draws")) for each in record.seen):
             record.saw("random draws in the model, such as dropout inside a layer", never=True)
-        if not isinstance(inputs, Tensor) or len(arguments) > 1:
-            record.saw("a model whose input is not a single tensor: wrap it in a module with one input")
+        if not isinstance(inputs, Tensor) or len(arguments) > 1 or options:
+            record.saw("a model whose input is not a single tensor by position: wrap it in a module with one input")
         elif not torch.is_grad_enabled():
             if sum(len(each.inputs) for each in record.held_out) < _HELD_OUT:
                 record.held_out.append(HeldOut(inputs=inputs.detach().cpu().clone()))
@@ -178,6 +183,14 @@ class _Recorder:
         else:
             self.pending.append(Batch(inputs=inputs.detach().cpu().clone(), logits=output))
 
+    def _compare_weights(self) -> None:
+        """Note weights that changed since the last step or pass."""
+        assert self.recorded.module is not None
+        now = _lengths(self.recorded.module)
+        if self.lengths is not None and not torch.equal(now, self.lengths):
+            self.recorded.saw("weights changed outside optimizer.step(): a second optimizer, a correction, an average")
+        self.lengths = now
+
     def _outermost(self, module: nn.Module) -> bool:
         """Whether `module` is the recorded model; without a model, whether it may be: a module with parameters."""
         if self.model is not None:
@@ -187,6 +200,13 @@ class _Recorder:
             own = unwrapped(module)
             return own is record or (type(own) is type(record) and not torch.is_grad_enabled())  # evaluates a copy
         return next(module.parameters(), None) is not None
+
+    def calling(self, func: Callable[..., Any]) -> None:
+        if getattr(func, "__name__", "") != "backward" or not self.pending or self.summed:
+            return
+        assert self.recorded.module is not None
+        if any(bool(value.any()) for value in _gradients(self.recorded.module).values()):
+            self.recorded.saw("gradients of earlier steps were kept: no zero_grad() before backward()")
 
     def called(self, func: Callable[..., Any], args: tuple[Any, ...], given: dict[str, Any], result: Any) -> None:
         name = getattr(func, "__name__", "")
@@ -199,7 +219,7 @@ class _Recorder:
             if isinstance(targets, Tensor) and targets.numel() == len(last.inputs) and not (targets % 1).any():
                 last.targets = targets.detach().cpu().reshape(-1).long()
         elif name == "backward" and self.pending:
-            if not self.recorded.steps and self.recorded.module is not None:
+            if self.recorded.module is not None:
                 self.summed = _gradients(self.recorded.module)
             losses = [batch.loss for batch in self.pending if batch.loss is not None]
             if losses and not any(args[0] is loss for loss in losses) and not _is_share(args[0], losses[-1]):
@@ -217,12 +237,21 @@ class _Recorder:
             batch.loss, batch.criterion = result, criterion(func, args, given, batch.logits)
 
     def before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        self.inside = True
+        if self.pending:
+            self._compare_weights()
+        used = any(float(each.get("step", 1)) > 0 for each in optimizer.state.values())
+        if used and not self.recorded.steps:
+            self.recorded.saw("an optimizer with a state from before, such as momentum")
         if not _closure(args, kwargs):
             self.stepped(optimizer)
 
     def after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        self.inside = False
         if _closure(args, kwargs):  # the step itself computes the gradient
             self.stepped(optimizer)
+        if self.recorded.module is not None and self.lengths is not None:
+            self.lengths = _lengths(self.recorded.module)
 
     def stepped(self, optimizer: Optimizer) -> None:
         batches = [batch for batch in self.pending if batch.loss is not None] or self.pending
@@ -235,15 +264,18 @@ class _Recorder:
             return
         if record.optimizer is not None and record.optimizer is not optimizer:
             record.saw("several optimizers")
+        used = _gradients(record.module)
+        if record.private is None and any(not torch.equal(used[name], each) for name, each in self.summed.items()):
+            record.saw("gradients changed between backward() and step(): clipping, noise or a scaler")
+        self.summed = {}
+        trained = frozenset(name for name in used if name in held)
+        if record.steps and trained != record.trained:
+            record.saw("other parameters were trained in later steps: frozen, or thawed")
+        if record.steps and len(batches) != record.steps[0].passes:
+            record.saw("gradients accumulated over different numbers of passes")
         if not record.steps:
             record.optimizer = optimizer
-            record.first_gradient = _gradients(record.module)
-            record.trained = frozenset(name for name in record.first_gradient if name in held)
-            changed = any(not torch.equal(value, record.first_gradient[name]) for name, value in self.summed.items())
-            if changed and record.private is None:
-                record.saw("gradients changed between backward() and step(): clipping, noise or a scaler")
-            if optimizer.state:
-                record.saw("an optimizer with a state from before, such as momentum")
+            record.first_gradient, record.trained = used, trained
         found = list(self._criteria(batches))
         if len({len(batch.inputs) for batch in batches}) > 1:
             record.saw("gradients accumulated over batches of different size")
@@ -276,6 +308,8 @@ class _Recorder:
 
     def end(self) -> None:
         if self.recorded.module is not None:
+            if self.recorded.steps:
+                self._compare_weights()
             self.recorded.after = _state(self.recorded.module)
 
 
@@ -288,18 +322,19 @@ def recorder(model: nn.Module | None = None, optimizer: Optimizer | None = None)
     - `optimizer`: its optimizer; None takes every optimizer of the module's parameters."""
     made = _Recorder(model, optimizer)
     inner: Any = getattr(optimizer, "original_optimizer", optimizer)
+    entered, left = (torch.compiler.disable(hook) for hook in (made.entered, made.left))  # a compiled hook keeps facts
     with ExitStack() as stack:
         for handle in (
             (
-                register_module_forward_pre_hook(made.entered),
-                register_module_forward_hook(made.left),
+                register_module_forward_pre_hook(entered),
+                register_module_forward_hook(left, with_kwargs=True),
                 register_optimizer_step_pre_hook(made.before_step),
                 register_optimizer_step_post_hook(made.after_step),
             )
             if model is None or optimizer is None
             else (
-                model.register_forward_pre_hook(made.entered),
-                model.register_forward_hook(made.left),
+                model.register_forward_pre_hook(entered),
+                model.register_forward_hook(left, with_kwargs=True),
                 inner.register_step_pre_hook(made.before_step),
                 inner.register_step_post_hook(made.after_step),
             )
@@ -346,6 +381,11 @@ def _gradients(module: nn.Module) -> dict[str, Tensor]:
     """Copy the gradients of a module's parameters, on the CPU: name → (*shape), without parameters that have none."""
     found = {name: value.grad for name, value in module.named_parameters()}
     return {name: value.detach().cpu().clone() for name, value in found.items() if value is not None}
+
+
+def _lengths(module: nn.Module) -> Tensor:
+    """Return the Euclidean length of each parameter, (parameter,)."""
+    return torch.stack([value.detach().double().norm().cpu() for value in module.parameters()])
 
 
 def _closure(args: Any, kwargs: Mapping[str, Any]) -> bool:
