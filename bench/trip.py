@@ -156,6 +156,30 @@ class AdamRule:
     """True for AdamW: weight decay acts on the weights, not through the gradient."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRule:
+    """Options of a client's local steps, next to a rate, momentum and weight decay."""
+
+    nesterov: bool = False
+    """True for Nesterov's momentum, as in `torch.optim.SGD`."""
+    schedule: tuple[float, ...] = ()
+    """(step,): each step's learning rate, divided by the reading's `rate`; empty: a constant rate."""
+    factors: Mapping[str, float] = field(default_factory=dict)
+    """Parameter's name → factor of its learning rate; a missing name has 1."""
+    decays: Mapping[str, float] = field(default_factory=dict)
+    """Parameter's name → weight decay, in place of the reading's `weight_decay`."""
+    proximal: float = 0.0
+    """μ, the weight of FedProx's term μ/2 ‖w - w_0‖² in the loss."""
+    clip: float | None = None
+    """Largest L2 length of a step's mean gradient, as in `torch.nn.utils.clip_grad_norm_`; None: no clipping."""
+    kept: bool = False
+    """True for a loop without `zero_grad()`: each step uses the sum of all gradients so far."""
+
+    def decay(self, name: str, default: float) -> float:
+        """Return the weight decay of the parameter `name`; `default` is the reading's `weight_decay`."""
+        return self.decays.get(name, default)
+
+
 # (local step, each example's gradient, name → (row, example, *shape), candidates) → that step's mean, (row, *shape)
 StepDefense = Callable[[int, Mapping[str, Tensor], Candidates], dict[str, Tensor]]
 
@@ -435,6 +459,8 @@ class Reading(ByReading):
     """Weight decay of the client's optimizer; 0 except for a user's own update (`bench.own`)."""
     adam: AdamRule | None = None
     """Options for the client's Adam or AdamW, for a user's own update (`bench.own`); None: SGD."""
+    rule: StepRule | None = None
+    """Further options of the client's local steps, for a user's own update (`bench.own`); None: no further options."""
     ragged: bool = False
     """True if each epoch over `client_examples` ends with a smaller batch; only for a user's own update
     (`bench.own`)."""
@@ -462,9 +488,9 @@ class Reading(ByReading):
 
     @property
     def stepwise(self) -> bool:
-        """True if the client uses several local steps, or Adam; the reading is then no mean of gradients at the given
-        weights."""
-        return self.steps > 1 or self.adam is not None
+        """True if the client uses several local steps, Adam or clipping; the reading is then no mean of gradients at
+        the given weights."""
+        return self.steps > 1 or self.adam is not None or (self.rule is not None and self.rule.clip is not None)
 
     @property
     def examples(self) -> int:

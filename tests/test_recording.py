@@ -259,7 +259,7 @@ def test_a_step_with_a_closure_is_recorded() -> None:
         ((nn.Dropout(0.3),), torch.optim.SGD, cross_entropy, "a stochastic layer: dropout"),
         ((Recurrent(),), torch.optim.SGD, cross_entropy, "random draws in the model, such as dropout inside a layer"),
         ((), torch.optim.RMSprop, cross_entropy, "the optimizer RMSprop"),
-        ((), functools.partial(torch.optim.SGD, momentum=0.9, nesterov=True), cross_entropy, "SGD with nesterov"),
+        ((), functools.partial(torch.optim.SGD, momentum=0.9, dampening=0.5), cross_entropy, "SGD with dampening"),
         ((), torch.optim.SGD, penalised, "a loss with further terms"),
         ((), torch.optim.SGD, focal, "a loss with further terms"),
         ((), torch.optim.SGD, written_by_hand, "a loss that is no function of torch.nn.functional"),
@@ -312,20 +312,81 @@ def test_another_output_than_logits_is_a_line(output: Callable[[Tensor], Any], f
         sent.reading()
 
 
-def test_clipping_and_a_schedule_are_said() -> None:
+def _clipped(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    train(model, optimizer, between=lambda: nn.utils.clip_grad_norm_(model.parameters(), 0.3))
+
+
+def _scheduled(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 0.1, total_iters=3)
+    optimizer.register_step_post_hook(lambda *_: schedule.step())
+    train(model, optimizer)
+
+
+def _near_the_start(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    start = [value.detach().clone() for value in model.parameters()]
+
+    def loss(logits: Tensor, labels: Tensor) -> Tensor:
+        far = sum((own - old).square().sum() for own, old in zip(model.parameters(), start, strict=True))
+        return cross_entropy(logits, labels) + 0.35 * far
+
+    train(model, optimizer, loss=loss)
+
+
+def _regularised(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    def loss(logits: Tensor, labels: Tensor) -> Tensor:
+        return cross_entropy(logits, labels) + 0.01 * sum(value.square().sum() for value in model.parameters())
+
+    train(model, optimizer, loss=loss)
+
+
+def _never_zeroed(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    x, y = examples()
+    for at in torch.arange(12).split(4):
+        cross_entropy(model(x[at]), y[at]).backward()
+        optimizer.step()
+
+
+def groups(kind: Callable[..., torch.optim.Optimizer], model: nn.Module, **options: Any) -> torch.optim.Optimizer:
+    values = list(model.parameters())
+    weights = [value for value in values if value.dim() > 1]
+    others = [value for value in values if value.dim() <= 1]
+    return kind([{"params": weights, "weight_decay": 0.1}, {"params": others, "lr": 0.01}], lr=0.05, **options)
+
+
+@pytest.mark.parametrize(
+    ("loop", "kind", "options"),
+    [
+        (_clipped, torch.optim.SGD, {"momentum": 0.9}),
+        (_scheduled, torch.optim.SGD, {"momentum": 0.9, "nesterov": True}),
+        (_near_the_start, torch.optim.SGD, {}),
+        (_regularised, torch.optim.SGD, {}),
+        (_never_zeroed, torch.optim.SGD, {"momentum": 0.5}),
+        (_never_zeroed, torch.optim.Adam, {}),
+        (_scheduled, torch.optim.AdamW, {}),
+        (_clipped, torch.optim.Adam, {}),
+    ],
+)
+@pytest.mark.parametrize("grouped", [False, True])
+def test_ordinary_loops_are_simulated(
+    loop: Callable[..., None], kind: Callable[..., torch.optim.Optimizer], options: dict[str, Any], grouped: bool
+) -> None:
+    model = network()
+    optimizer = groups(kind, model, **options) if grouped else kind(model.parameters(), lr=0.05, **options)
+    with api.recording(model, optimizer) as sent:
+        loop(model, optimizer)
+    assert sent.line.startswith("explains what was sent: ")
+    x, y = sent.truth
+    order = [int((x == each).flatten(1).all(1).int().argmax()) for step in sent._recorded.steps for each in step.inputs]
+    checked = api.check(sent.reading(), x, y, order=order)
+    assert checked.line == "explains what was sent: cosine 1.0000, scale 1.000"
+
+
+def test_a_clip_that_only_later_steps_have_is_no_common_clip() -> None:
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     with api.recording(model, optimizer) as sent:
-        train(model, optimizer, between=lambda: nn.utils.clip_grad_norm_(model.parameters(), 0.01))
-    assert "gradients changed between backward() and step(): clipping, noise or a scaler" in sent.line
-    model = network()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
-    with api.recording(model, optimizer) as sent:
-        for _ in range(2):
-            train(model, optimizer, epochs=1)
-            schedule.step()
-    assert "learning rates from 0.025 to 0.05" in sent.line
+        _clipped_later(model, optimizer)
+    assert sent.seen[0] == "gradients changed between backward() and step(): clipping, noise or a scaler"
 
 
 def _averaged(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -353,11 +414,13 @@ def _clipped_later(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     train(model, optimizer, epochs=1, between=lambda: nn.utils.clip_grad_norm_(model.parameters(), 0.01))
 
 
-def _never_zeroed(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+def _zeroed_late(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     x, y = examples()
-    for at in torch.arange(12).split(4):
+    for number, at in enumerate(torch.arange(12).split(4)):
         cross_entropy(model(x[at]), y[at]).backward()
         optimizer.step()
+        if number:
+            optimizer.zero_grad()
 
 
 def _frozen_later(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -383,7 +446,7 @@ def _accumulated_unevenly(model: nn.Module, optimizer: torch.optim.Optimizer) ->
         (_corrected, "weights changed outside optimizer.step()"),
         (_by_two_optimizers, "weights changed outside optimizer.step()"),
         (_clipped_later, "gradients changed between backward() and step()"),
-        (_never_zeroed, "gradients of earlier steps were kept: no zero_grad() before backward()"),
+        (_zeroed_late, "gradients of earlier steps were kept: no zero_grad() before backward()"),
         (_frozen_later, "other parameters were trained in later steps"),
         (_accumulated_unevenly, "gradients accumulated over different numbers of passes"),
     ],

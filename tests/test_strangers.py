@@ -1,7 +1,7 @@
 """Models and weights from other projects: an explanation, or a line that names the fault."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -11,6 +11,8 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from bench import api
+from bench.attacks.objective.local import momentum_gain, reaches
+from bench.attacks.objective.mismatch import observations
 from bench.cell import Entry
 from bench.cli.common import print_table
 from bench.errors import BenchError
@@ -92,7 +94,7 @@ class Behind(nn.Module):
         return -z if self.kind.startswith("negated") else turned.get(self.kind, z)
 
 
-LABEL_RULES = {  # kind → whether labels come from simulated gradients
+LABEL_RULES: dict[str, dict[str, Any]] = {  # kind → whether labels come from simulated gradients
     "plain": False,
     "temperature": False,
     "auxiliary head": False,
@@ -255,6 +257,84 @@ def test_adam_is_torchs(decoupled: bool) -> None:
         api.attack(reading, "prior-mean")
     undeclared = read(None, small().double(), before=before, after=after, local=api.SGD(lr=0.01, batch=2, steps=3))
     assert api.check(undeclared, X[:6], Y[:6]).explained is False
+
+
+RULES = {
+    "nesterov": {"momentum": 0.9, "nesterov": True},
+    "schedule": {"momentum": 0.5, "schedule": (0.5, 1.0, 0.25)},
+    "groups": {"factors": {"1.weight": 0.1}, "decays": {"1.weight": 0.2}},
+    "proximal": {"proximal": 0.7},
+    "clip": {"clip": 0.4, "weight_decay": 0.1},
+    "kept": {"kept": True, "momentum": 0.5},
+}
+
+
+def by_hand(
+    model: nn.Module, options: dict[str, Any], batches: Sequence[list[int]] = ([0, 1], [2, 3], [4, 5])
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """State before and after three steps at a rate of .1, by torch's optimizer and the options' definitions."""
+    before, factors, decays = copy.deepcopy(model.state_dict()), options.get("factors", {}), options.get("decays", {})
+    groups = [
+        {"params": [p], "lr": 0.1 * factors.get(n, 1.0), "weight_decay": decays.get(n, options.get("weight_decay", 0))}
+        for n, p in model.named_parameters()
+    ]
+    rates = [group["lr"] for group in groups]
+    plain = {name: options[name] for name in ("momentum", "nesterov") if name in options}
+    optimizer = torch.optim.SGD(groups, lr=0.1, **plain)
+    for step, batch in enumerate(batches):
+        if not options.get("kept"):
+            optimizer.zero_grad()
+        far = sum((p - before[n]).square().sum() for n, p in model.named_parameters())
+        (
+            F.cross_entropy(model(X[batch].to(next(model.parameters()))), Y[batch])
+            + options.get("proximal", 0) / 2 * far
+        ).backward()
+        if "clip" in options:
+            nn.utils.clip_grad_norm_(model.parameters(), options["clip"])
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate * options.get("schedule", (1.0,) * 3)[step]
+        optimizer.step()
+    return before, model.state_dict()
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_options_of_local_steps_are_torchs(name: str) -> None:
+    options = RULES[name]
+    before, after = by_hand(small().double(), options)
+    local = api.SGD(lr=0.1, batch=2, steps=3, **options)
+    reading = read(None, small().double(), before=before, after=after, local=local)
+    assert api.check(reading, X[:6], Y[:6]).line == "explains what was sent: cosine 1.0000, scale 1.000"
+    for key, value in replayed(reading, X[None, :6].double(), Y[None, :6]).items():
+        torch.testing.assert_close(value[0], observations(reading)[0][key][0], rtol=1e-8, atol=1e-10)
+    reached = reaches(reading.momentum, 3, local.rule)[:, -1].mean()
+    assert momentum_gain(reading.momentum, 3, local.rule) == pytest.approx(float(reached))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RULES)
+def test_examples_behind_options_of_local_steps_come_back(name: str) -> None:
+    torch.manual_seed(1)
+    model, options = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.Sigmoid(), nn.Linear(32, 10)), RULES[name]
+    at_start = copy.deepcopy(model)
+    before, after = by_hand(model, options, ([0], [1], [2]))
+    reading = read(None, at_start, before=before, after=after, local=api.SGD(lr=0.1, steps=3, **options))
+    scores = api.score(api.attack(reading, "map", evaluations=600), X[:3], Y[:3], **KNOWN)
+    assert scores.summary.asr.value == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"nesterov": True}, "nesterov needs a momentum"),
+        ({"schedule": (1.0,)}, "schedule has a factor of lr for each of 3 steps"),
+        ({"clip": 0.0}, "clip is 0.0"),
+        ({"proximal": -1.0}, "proximal is -1.0"),
+        ({"factors": {"0.weight": 0.0}}, "the factor of '0.weight' is 0.0"),
+    ],
+)
+def test_wrong_options_of_local_steps_are_a_line(options: dict[str, Any], line: str) -> None:
+    with pytest.raises(BenchError, match=line):
+        api.SGD(lr=0.1, steps=3, **options)
 
 
 def test_another_optimizer_is_named_first() -> None:

@@ -68,7 +68,7 @@ def head(known: Reading | Server) -> Head | None:
 def usual(reading: Reading) -> bool:
     """Return whether the client behind the batch `reading` trains by SGD on the mean cross entropy; the rules for label
     inference assume this training."""
-    return reading.adam is None and loss_of(reading.model) is cross_entropy
+    return reading.adam is None and reading.rule is None and loss_of(reading.model) is cross_entropy
 
 
 def last_layer(reading: Reading) -> str | None:

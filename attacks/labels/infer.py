@@ -122,7 +122,9 @@ def _simulated(reading: Reading, gradients: Tensors, first: int = 0) -> dict[str
     inputs = inputs.repeat(reading.classes, *[1] * (inputs.ndim - 1))
     labels = torch.arange(reading.classes).repeat_interleave(_PUBLIC)[:, None].expand(count, reading.examples)
     targets = one_hot(labels, reading.classes, like.dtype).to(like)
-    mismatch = Mismatch(reading=reading, distance=Distance(kind="l2"), unrolled=reading.adam is not None)
+    mismatch = Mismatch(
+        reading=reading, distance=Distance(kind="l2"), unrolled=reading.adam is not None or reading.rule is not None
+    )
     parts = []
     with torch.no_grad():
         for x, y in zip(inputs.split(_STEP), targets.split(_STEP), strict=True):

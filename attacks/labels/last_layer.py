@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from bench.attacks.labels.head import last_layer
-from bench.attacks.objective.local import momentum_gain
+from bench.attacks.objective.local import reaches
 from bench.attacks.objective.repeats import distinct_examples
 from bench.trip import Reading, Tensors
 
@@ -42,8 +42,9 @@ class LastLayer:
     """η, the local learning rate."""
     client_examples: int | None = None
     """Number of distinct examples, all visited before any repeats; None if all are distinct."""
-    momentum: float = 0.0
-    """Momentum of the client's SGD."""
+    reach: Tensor | None = None
+    """Distance that each local step's gradient has moved the weights before a later step, in learning rates (step,
+    step + 1); None: a learning rate per step, without momentum."""
 
     @property
     def distinct(self) -> int:
@@ -118,15 +119,16 @@ def last_layers(reading: Reading, observed: Tensors) -> list[LastLayer] | None:
     if first is None:
         return None
     layers = []
+    reach = reaches(reading.momentum, steps, reading.rule if reading.senders == 1 else None)
     for row in range(len(reading)):
         moved = [first]
         for step in range(1, steps):
-            way = reading.rate * step * momentum_gain(reading.momentum, step)
+            way = reading.rate * float(reach[:, step].sum())
             now = {name: value - way * observed[name][row] for name, value in start.items()}
             here = features(reading.model, now, path, inputs)
             assert here is not None
             moved.append(here)
-        layers.append(_of(reading, observed, row, names, torch.stack(moved), steps))
+        layers.append(_of(reading, observed, row, names, torch.stack(moved), reach))
     return layers
 
 
@@ -151,7 +153,10 @@ def features(model: nn.Module, weights: Tensors, path: str, inputs: Tensor) -> T
     return taken[0][0].double().cpu()
 
 
-def _of(reading: Reading, observed: Tensors, row: int, names: tuple[str, str], moved: Tensor, steps: int) -> LastLayer:
+def _of(
+    reading: Reading, observed: Tensors, row: int, names: tuple[str, str], moved: Tensor, reach: Tensor
+) -> LastLayer:
+    steps = len(reach)
     weight = reading.weights[names[0]][0].double().cpu()
     sent = observed[names[0]][row].double().cpu() * steps
     zeros = torch.zeros(len(weight), dtype=torch.float64)
@@ -168,9 +173,9 @@ def _of(reading: Reading, observed: Tensors, row: int, names: tuple[str, str], m
         means=means,
         spread=spread,
         batches=reading.batches if reading.senders == 1 else (reading.examples,),
-        rate=reading.rate,
+        rate=reading.rate * (1.0 if reading.rule is None else reading.rule.factors.get(names[0], 1.0)),
         client_examples=distinct_examples(reading),
-        momentum=reading.momentum,
+        reach=reach if reading.momentum or reading.rule is not None else None,
     )
 
 

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from bench.attacks.labels.last_layer import LastLayer
-from bench.attacks.objective.local import momentum_gain
 from bench.attacks.solvers.lbfgs import Lbfgs
 
 _CHUNK = 4096
@@ -108,12 +107,12 @@ def simulate(layer: LastLayer, gram: Tensor, logits: Tensor, labels: Tensor) -> 
     local step: (sequence, example, class), with probabilities p, one-hot labels y and the step's batch size B. A
     sequence is a guess of all labels, in the order of local steps.
 
-    - `layer`: the last layer; gives batch sizes, rate and momentum.
+    - `layer`: the last layer; gives batch sizes, rate and the reach of each step.
     - `gram` (sequence, example, example): scalar products of the examples' features.
     - `logits` (sequence, example, class): logits under the first weights.
     - `labels` (sequence, example): class numbers.
 
-    With momentum, each value is multiplied by its step's share in the update."""
+    With another reach than a rate per step, each value is multiplied by its step's share in the update."""
     targets = torch.nn.functional.one_hot(labels, logits.shape[-1]).to(logits)
     step_of, parts, first = layer.step_of, list[Tensor](), 0
     for step, batch in enumerate(layer.batches):
@@ -121,21 +120,16 @@ def simulate(layer: LastLayer, gram: Tensor, logits: Tensor, labels: Tensor) -> 
         z = logits[:, at]
         if parts:
             moved = torch.cat(parts, 1)
-            if layer.momentum:
-                moved = moved * _reach(layer.momentum, step - step_of[:first]).to(moved)[:, None]
+            if layer.reach is not None:
+                moved = moved * layer.reach[step_of[:first], step].to(moved)[:, None]
             z = z - layer.rate * (gram[:, at, :first] + 1) @ moved
         parts.append((z.softmax(-1) - targets[:, at]) / batch)
         first += batch
     delta = torch.cat(parts, 1)
-    if not layer.momentum:
+    if layer.reach is None:
         return delta
-    reach = _reach(layer.momentum, layer.steps - step_of).to(delta)
-    return delta * (reach / momentum_gain(layer.momentum, layer.steps))[:, None]
-
-
-def _reach(momentum: float, steps: Tensor) -> Tensor:
-    """Return the distance moved by a constant gradient after `steps` steps with momentum, in learning rates."""
-    return (1 - momentum**steps) / (1 - momentum)
+    last = layer.reach[:, -1].to(delta)
+    return delta * (last / last.mean())[step_of, None]
 
 
 def fitted_scores(layer: LastLayer, sequences: Tensor, *, evaluations: int = 40) -> Tensor:

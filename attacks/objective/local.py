@@ -3,7 +3,7 @@
 After the first step, each reading's simulated weights depend on its candidates. The computation graph is kept through
 the weights, so distances to the update have exact derivatives."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,9 @@ from torch.func import functional_call, grad, vmap
 from bench.errors import BenchError
 from bench.gradients import group_gradients, twice_under_vmap
 from bench.training import loss_of
-from bench.trip import AdamRule, Candidates, StepDefense, Tensors
+from bench.trip import AdamRule, Candidates, StepDefense, StepRule, Tensors
+
+_CLIPPED = 1e-6  # torch adds this number to a norm
 
 
 def unrolled_update(
@@ -28,6 +30,7 @@ def unrolled_update(
     momentum: float = 0.0,
     weight_decay: float = 0.0,
     adam: AdamRule | None = None,
+    rule: StepRule | None = None,
 ) -> dict[str, Tensor]:
     """Simulate the update behind each reading (observed update) after `steps` local steps, in gradient units: name →
     (reading, *shape).
@@ -39,6 +42,8 @@ def unrolled_update(
     - `between`: defense inside local steps (`Description.local_steps`), from the examples' gradients (reading, example,
       *shape) to the step's mean gradient ḡ; None takes the plain mean.
     - `momentum`, `weight_decay`, `adam`: the client's optimiser, SGD without `adam`.
+    - `rule`: further options, such as a schedule or FedProx's term; None: none. A parameter's update is divided by the
+      factor of its rate.
 
     Each step is w ← w - η ḡ with the mean gradient ḡ at the current weights (local SGD, McMahan et al. 2017, algorithm
     1). The result is (w_0 - w_L) / (η · steps). With `momentum` m and `weight_decay` λ each step is first v ← m v + ḡ +
@@ -58,8 +63,11 @@ def unrolled_update(
         batches = (examples // steps,) * steps
     parts = [value.split(list(batches), dim=1) for value in (inputs, targets)]
     graph = torch.is_grad_enabled() and (inputs.requires_grad or targets.requires_grad)
-    local = {name: value.expand(count, *value.shape) for name, value in weights.items()}
+    start = {name: value.expand(count, *value.shape) for name, value in weights.items()}
+    local, rule = start, rule or StepRule()
+    decays = {name: rule.decay(name, weight_decay) for name in weights}
     total: dict[str, Tensor] = {}
+    kept: Tensors = {}
     velocity: Tensors = {}
     moments = _Moments()
     for step, (x, y) in enumerate(zip(*parts, strict=True)):
@@ -69,20 +77,36 @@ def unrolled_update(
         else:
             each = _example_gradients(model, shared, local, x, y, graph)
             mean = between(step, each, Candidates(inputs=x, targets=y, weights=shared or local))
+        if rule.proximal and step:
+            mean = {name: value + rule.proximal * (local[name] - start[name]) for name, value in mean.items()}
+        if rule.kept and step:
+            mean = {name: value + kept[name] for name, value in mean.items()}
+        if rule.clip is not None:
+            mean = _clipped(mean, rule.clip)
+        kept = mean
         if adam is not None:
-            mean = moments.direction(mean, local, adam, weight_decay)
-        elif weight_decay:
-            mean = {name: value + weight_decay * local[name] for name, value in mean.items()}
-        if momentum and step:
-            mean = {name: momentum * velocity[name] + value for name, value in mean.items()}
-        velocity = mean
-        total = {name: total[name] + mean[name] if step else mean[name] for name in weights}
-        local = {name: value - rate * mean[name] for name, value in local.items()}
-    scale = steps * momentum_gain(momentum, steps)
+            mean = moments.direction(mean, local, adam, decays)
+        elif any(decays.values()):
+            mean = {name: value + decays[name] * local[name] for name, value in mean.items()}
+        velocity = {n: momentum * velocity[n] + value for n, value in mean.items()} if momentum and step else mean
+        way = {n: mean[n] + momentum * value for n, value in velocity.items()} if rule.nesterov else velocity
+        if rule.schedule:
+            way = {name: rule.schedule[step] * value for name, value in way.items()}
+        total = {name: total[name] + way[name] if step else way[name] for name in weights}
+        local = {name: value - rate * rule.factors.get(name, 1.0) * way[name] for name, value in local.items()}
+    scale = steps * momentum_gain(momentum, steps, rule)
     update = {name: value / scale for name, value in total.items()}
-    if not weight_decay or adam is not None:
+    if adam is not None or not any(decays.values()):
         return update
-    return {name: value - weight_decay * weights[name] for name, value in update.items()}
+    return {name: value - decays[name] * weights[name] for name, value in update.items()}
+
+
+def _clipped(gradients: Tensors, clip: float) -> dict[str, Tensor]:
+    """Shorten each reading's gradient, name → (reading, *shape), to the L2 length `clip`, as torch does."""
+    squares = torch.stack([value.flatten(1).square().sum(1) for value in gradients.values()]).sum(0)
+    lengths = squares.clamp_min(torch.finfo(squares.dtype).tiny).sqrt()
+    factors = (clip / (lengths + _CLIPPED)).clamp_max(1.0)
+    return {name: factors.reshape(-1, *[1] * (value.dim() - 1)) * value for name, value in gradients.items()}
 
 
 class _Moments:
@@ -93,27 +117,54 @@ class _Moments:
         self._second: dict[str, Tensor] = {}
         self._steps = 0
 
-    def direction(self, gradients: Tensors, weights: Tensors, adam: AdamRule, weight_decay: float) -> dict[str, Tensor]:
+    def direction(
+        self, gradients: Tensors, weights: Tensors, adam: AdamRule, decays: Mapping[str, float]
+    ) -> dict[str, Tensor]:
         """Return the direction of Adam's next step, name → (reading, *shape), for the mean `gradients` at `weights`,
-        both name → (reading, *shape). `adam` and `weight_decay` are the optimizer's options."""
+        both name → (reading, *shape). `adam` and the weight `decays`, by name, are the optimizer's options."""
         self._steps += 1
         one, two = adam.betas
         result = {}
         for name, gradient in gradients.items():
-            g = gradient if adam.decoupled else gradient + weight_decay * weights[name]
+            g = gradient if adam.decoupled else gradient + decays[name] * weights[name]
             self._first[name] = one * self._first.get(name, 0) + (1 - one) * g
             self._second[name] = two * self._second.get(name, 0) + (1 - two) * g.square()
             squared = (self._second[name] / (1 - two**self._steps)).clamp_min(torch.finfo(g.dtype).tiny)  # √ at 0
             result[name] = self._first[name] / (1 - one**self._steps) / (squared.sqrt() + adam.eps)
             if adam.decoupled:
-                result[name] = result[name] + weight_decay * weights[name]
+                result[name] = result[name] + decays[name] * weights[name]
         return result
 
 
-def momentum_gain(momentum: float, steps: int) -> float:
+def momentum_gain(momentum: float, steps: int, rule: StepRule | None = None) -> float:
     """Return the factor by which SGD's momentum lengthens an update over `steps` local steps with a constant gradient.
-    The factor is the mean of (1 - mˢ)/(1 - m) over s = 1 … `steps`, with m = `momentum`."""
-    return sum((1 - momentum**s) / (1 - momentum) for s in range(1, steps + 1)) / steps
+    The factor is the mean of (1 - mˢ)/(1 - m) over s = 1 … `steps`, with m = `momentum`. Nesterov's momentum, kept
+    gradients and the schedule in `rule` change the factor."""
+    if rule is None:
+        return sum((1 - momentum**s) / (1 - momentum) for s in range(1, steps + 1)) / steps
+    total, gradient, velocity = 0.0, 0.0, 0.0
+    for step in range(steps):
+        gradient = 1 + (gradient if rule.kept else 0)
+        velocity = momentum * velocity + gradient
+        pace = rule.schedule[step] if rule.schedule else 1.0
+        total += pace * (gradient + momentum * velocity if rule.nesterov else velocity)
+    return total / steps
+
+
+def reaches(momentum: float, steps: int, rule: StepRule | None = None) -> Tensor:
+    """Return how far the gradient of a local step has moved the weights before a later step, in learning rates: (step,
+    step) float64, with a last column for the end of the round. `momentum` and `rule` are the options of the client's
+    SGD."""
+    rule = rule or StepRule()
+    moved = torch.zeros(steps, steps + 1, dtype=torch.float64)
+    for first in range(steps):
+        velocity = 0.0
+        for step in range(first, steps):
+            gradient = 1.0 if step == first or rule.kept else 0.0
+            velocity = momentum * velocity + gradient
+            way = gradient + momentum * velocity if rule.nesterov else velocity
+            moved[first, step + 1] = moved[first, step] + way * (rule.schedule[step] if rule.schedule else 1.0)
+    return moved
 
 
 def _example_gradients(

@@ -158,6 +158,7 @@ class Mismatch:
                 momentum=reading.momentum,
                 weight_decay=reading.weight_decay,
                 adam=reading.adam,
+                rule=reading.rule,
                 between=description.local_steps(observed) if description is not None and inside else None,
             )
             return update if description is None else {name: v[:, None] for name, v in update.items()}

@@ -175,7 +175,8 @@ def reading(
         public_labels=input_labels,
         momentum=0.0 if trained is None else trained.momentum,
         weight_decay=0.0 if trained is None else trained.weight_decay,
-        adam=trained.rule if isinstance(trained, Adam) else None,
+        adam=trained.adam if isinstance(trained, Adam) else None,
+        rule=None if trained is None else trained.rule,
         ragged=local is not None and local.ragged and local.count > 1,
         statistics=moved,
     )
@@ -234,11 +235,15 @@ def _values(update: _Update, module: nn.Module, meta: files.Meta) -> tuple[dict[
         return parameters, values
     assert state is not None and update.local is not None
     moved = difference(state, named_state(update.after, module, "after"), parameters)
-    values = coerce.gradients(moved, parameters)
-    decay = 0.0 if isinstance(update.local, Adam) else update.local.weight_decay
-    if decay:  # leaves the gradients: to first order here, exactly in the simulation
-        step = meta.unit * meta.steps * decay
-        values = {name: value - step * parameters[name] for name, value in values.items()}
+    values, local = coerce.gradients(moved, parameters), update.local
+    for name in {*local.factors, *local.decays} - set(values):
+        raise BenchError(f"local gives {name!r} a factor or a decay: no trained parameter has this name")
+    values = {name: value / local.factors.get(name, 1.0) for name, value in values.items()}
+    if isinstance(local, Adam):
+        return parameters, values
+    for name, value in values.items():  # decay leaves the gradients: to first order here, exactly in the simulation
+        if decay := local.decays.get(name, local.weight_decay):
+            values[name] = value - meta.unit * meta.steps * decay * parameters[name]
     return parameters, values
 
 
@@ -306,7 +311,12 @@ def save_reading(path: str | PathLike[str], reading: Reading) -> None:
     knows = reading.description is not None or reading.simulator is not None
     if len(reading.rounds) > 1 or reading.senders > 1 or knows:
         raise BenchError(f"{path}: a reading file holds one observation of one client, and no description or simulator")
-    if reading.adam is not None or loss_of(reading.model) is not cross_entropy or mixes(reading.model):
+    if (
+        reading.adam is not None
+        or reading.rule is not None
+        or loss_of(reading.model) is not cross_entropy
+        or mixes(reading.model)
+    ):
         raise BenchError(f"{path}: a reading file holds SGD on the mean cross entropy in eval mode; use api.attack")
     meta = files.checked_meta(
         shape=reading.shape,

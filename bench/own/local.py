@@ -1,12 +1,13 @@
 """A user's description of a client's local training."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from math import isfinite
 from operator import index
 
 from bench.attacks.objective.local import momentum_gain
 from bench.errors import BenchError
-from bench.trip import AdamRule
+from bench.trip import AdamRule, StepRule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +31,20 @@ class SGD:
     """Momentum as in `torch.optim.SGD`; the buffers are empty at the start."""
     weight_decay: float = 0.0
     """Weight decay as in `torch.optim.SGD`."""
+    nesterov: bool = False
+    """True for Nesterov's momentum, as in `torch.optim.SGD`."""
+    schedule: tuple[float, ...] = ()
+    """(step,): each step's learning rate, divided by `lr`; empty: a constant rate."""
+    factors: Mapping[str, float] = field(default_factory=dict)
+    """Parameter's name → factor of its learning rate (parameter groups); a missing name has 1."""
+    decays: Mapping[str, float] = field(default_factory=dict)
+    """Parameter's name → weight decay (parameter groups); a missing name has `weight_decay`."""
+    proximal: float = 0.0
+    """μ, the weight of FedProx's term μ/2 ‖w - w_0‖² in the loss."""
+    clip: float | None = None
+    """Largest L2 length of a step's mean gradient, as in `torch.nn.utils.clip_grad_norm_`; None: no clipping."""
+    kept: bool = False
+    """True for a loop without `zero_grad()`: each step uses the sum of all gradients so far."""
 
     def __post_init__(self) -> None:
         for name in ("batch", "steps", "epochs", "examples"):
@@ -56,6 +71,19 @@ class SGD:
             raise BenchError("SGD: steps and epochs are both given; give one of them")
         if self.epochs is not None and self.examples is None:
             raise BenchError("SGD: epochs need `examples`, how many the client has")
+        if self.nesterov and not self.momentum:
+            raise BenchError("SGD: nesterov needs a momentum above 0")
+        if self.schedule and (
+            len(self.schedule) != self.count or not min(self.schedule) >= 0 or not any(self.schedule)
+        ):
+            raise BenchError(f"SGD: schedule has a factor of lr for each of {self.count} steps, got {self.schedule}")
+        if self.clip is not None and not self.clip > 0:
+            raise BenchError(f"SGD: clip is {self.clip!r}; it is above 0, or None")
+        if not (isfinite(self.proximal) and self.proximal >= 0):
+            raise BenchError(f"SGD: proximal is {self.proximal!r}; it is 0 or above")
+        for name, value in self.factors.items():
+            if not (isfinite(value) and value > 0):
+                raise BenchError(f"SGD: the factor of {name!r} is {value!r}; it is above 0; freeze what is not trained")
 
     @property
     def count(self) -> int:
@@ -83,7 +111,13 @@ class SGD:
     def unit(self) -> float:
         """Factor from the mean gradient over the local steps to the mean weight change per step. Without momentum, this
         is the learning rate η."""
-        return self.lr * momentum_gain(self.momentum, self.count)
+        return self.lr * momentum_gain(self.momentum, self.count, self.rule)
+
+    @property
+    def rule(self) -> StepRule | None:
+        """Options beyond rate, momentum and weight decay, in the form that attacks simulate; None without any."""
+        rule = StepRule(**{each.name: getattr(self, each.name) for each in fields(StepRule)})
+        return None if rule == StepRule() else rule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +140,7 @@ class Adam(SGD):
             raise BenchError(f"Adam: betas lie in 0 to below 1 and eps is above 0, got {self.betas} and {self.eps}")
 
     @property
-    def rule(self) -> AdamRule:
+    def adam(self) -> AdamRule:
         """Adam's options (betas, eps, decoupled weight decay) in the form that attacks simulate."""
         first, second = self.betas
         return AdamRule(betas=(first, second), eps=self.eps, decoupled=self.decoupled)

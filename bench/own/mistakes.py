@@ -238,13 +238,22 @@ def _optimizers(
                 f"the optimizer is {name}, not SGD: declare local=api.Adam(lr=…{more})",
                 partial(_by_adam, reading, AdamRule(decoupled=decoupled), inputs, labels),
             )
+    if reading.steps > 1:
+        momentum = reading.momentum or 0.9
+        yield (
+            f"the optimizer is SGD with nesterov=True: declare momentum={momentum}, nesterov=True",
+            partial(
+                trained,
+                reading,
+                inputs,
+                labels,
+                make=partial(torch.optim.SGD, lr=reading.rate, momentum=momentum, nesterov=True),
+            ),
+        )
     others: dict[str, Callable[[list[Tensor]], torch.optim.Optimizer]] = {
         "RMSprop": partial(torch.optim.RMSprop, lr=reading.rate),
         "Adagrad": partial(torch.optim.Adagrad, lr=reading.rate),
     }
-    if reading.steps > 1:
-        nesterov = partial(torch.optim.SGD, lr=reading.rate, momentum=reading.momentum or 0.9, nesterov=True)
-        others = {"SGD with nesterov=True": nesterov, **others}
     for name, make in others.items():
         yield (
             f"the optimizer is {name}, which no attack simulates; train with SGD, Adam or AdamW",

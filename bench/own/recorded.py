@@ -12,12 +12,14 @@ from bench.errors import BenchError
 from bench.own.coerce import ZERO_TO_ONE, Range, Values, tensor
 from bench.own.copies import plain_copy
 from bench.own.criterion import Loss
+from bench.own.fitted import fitted
 from bench.own.given import reading
 from bench.own.local import SGD
 from bench.own.losses import declared, two_logits
 from bench.own.private import PrivateStep, private_step, spent
-from bench.own.recording import Recorded, recorder, trained_copy
+from bench.own.recording import FURTHER_TERMS, Recorded, recorder, trained_copy
 from bench.own.steps import (
+    Twin,
     backward,
     distance,
     factor,
@@ -25,8 +27,8 @@ from bench.own.steps import (
     facts_of_optimizer,
     flat,
     local_training,
+    shortest,
     times,
-    twin,
 )
 from bench.sanitize import first_line
 from bench.training import cross_entropy, declare, loss_of
@@ -46,6 +48,7 @@ class Recording:
         self._checked: tuple[float | None, tuple[str, ...]] | None = None
         self._batch_statistics = False
         self._factor = 1.0
+        self._more: dict[str, Any] = {}
         self._own_statistics = True
         self._sent: Mapping[str, Tensor] | None = None
         self._engine: Any = None
@@ -82,8 +85,7 @@ class Recording:
         autocast); with Opacus, if clip and described noise explain the first step."""
         if self._recorded.private is not None:
             return self._private().explained
-        least = EXPLAINED if self._recorded.autocast is None else _ROUNDED
-        return self.error is not None and self.error <= least and not self.seen
+        return self._fits(self._check())
 
     @property
     def line(self) -> str:
@@ -250,10 +252,8 @@ class Recording:
     def _protocol(self) -> tuple[SGD, Tensor]:
         """The declared local training, and the positions of the distinct examples among all uses."""
         inputs, _ = self._uses()
-        sizes, optimizer = [len(step.inputs) for step in self._recorded.steps], self._recorded.optimizer
-        assert optimizer is not None
-        rule, options = local_training(optimizer)
-        lr = self._recorded.steps[0].rates[0]
+        sizes = [len(step.inputs) for step in self._recorded.steps]
+        rule, options = self._training()
         first: dict[bytes, int] = {}
         for at, each in enumerate(inputs):
             first.setdefault(_key(each), at)
@@ -264,16 +264,66 @@ class Recording:
                 continue  # a repeated example inside the first epoch
             batch, epochs = min(sizes[0], examples), sum(sizes) // examples
             if len(set(sizes)) == 1 and (examples % batch == 0 or len(sizes) == 1):
-                return rule(lr=lr, batch=batch, steps=len(sizes), examples=examples, **options), where
+                return rule(batch=batch, steps=len(sizes), examples=examples, **options), where
             epoch = [batch] * (examples // batch) + ([examples % batch] if examples % batch else [])
             if sizes == epoch * epochs:
-                return rule(lr=lr, batch=batch, epochs=epochs, examples=examples, **options), where
+                return rule(batch=batch, epochs=epochs, examples=examples, **options), where
         raise BenchError(f"batches of {_some(sizes)} examples: no attack simulates local steps of different size")
 
     def _check(self) -> tuple[float | None, tuple[str, ...]]:
         if self._checked is None:
-            self._checked = self._replay()
+            self._checked = plain = self._replay()
+            used = self._factor
+            for more in self._further() if plain[0] is not None and not self._fits(plain) else ():
+                self._more = more
+                found = self._replay()
+                if self._fits(found):
+                    self._checked = found
+                    return found
+            self._more, self._factor = {}, used
         return self._checked
+
+    def _fits(self, checked: tuple[float | None, tuple[str, ...]]) -> bool:
+        error, seen = checked
+        return error is not None and error <= self._least and not seen
+
+    @property
+    def _least(self) -> float:
+        return EXPLAINED if self._recorded.autocast is None else _ROUNDED
+
+    def _training(self) -> tuple[type[SGD], dict[str, Any]]:
+        rule, options = local_training(self._recorded)
+        if more := self._more.get("weight_decay"):  # a term of the loss, next to the optimizer's decay
+            options["weight_decay"] += more
+            options |= {"decays": {name: value + more for name, value in options.get("decays", {}).items()}}
+        return rule, options | {name: value for name, value in self._more.items() if name != "weight_decay"}
+
+    def _further(self) -> Iterator[dict[str, Any]]:
+        """Yield options of local steps that the optimizer does not show: clipping, and weights of further terms of the
+        loss."""
+        record = self._recorded
+        clip = shortest(record)
+        clipped = {} if clip is None else {"clip": clip}
+        if clipped:
+            yield clipped
+        if FURTHER_TERMS in record.seen and not any(record.seen.values()):
+            for name in ("proximal", "weight_decay"):
+                value = fitted(partial(self._gap, clipped, name), self._least * self._moved())
+                if value:
+                    yield clipped | {name: value}
+
+    def _moved(self) -> float:
+        record = self._recorded
+        return distance(record.before, record.after, record.trained)
+
+    def _gap(self, more: dict[str, Any], name: str, value: float) -> Tensor:
+        """Difference between replayed and recorded weights, (coordinate,), with the number `value` as option `name`."""
+        self._more = more | {name: value}
+        module = self._retrained()[0]
+        names = sorted(self._recorded.trained)
+        return torch.cat(
+            [(module.get_parameter(each) - self._recorded.after[each]).detach().double().flatten() for each in names]
+        )
 
     def _after(self) -> dict[str, Tensor]:
         """The sent weights; buffers only if the recorded steps give them: a validation in training mode moves them."""
@@ -309,23 +359,11 @@ class Recording:
         if any(step.labels is None for step in record.steps):
             trained_copy(record)
             return None, tuple(seen)
-        module = self._with_loss(self.at_start())
-        optimizer = twin(record, [value for value in module.parameters() if value.requires_grad])
-        for number, step in enumerate(record.steps):
-            optimizer.zero_grad()
-            try:
-                backward(module, step, record)
-            except (RuntimeError, ValueError, IndexError) as error:
-                return None, (*seen, first_line(error))
-            if number == 0:
-                self._factor = factor(record, module)
-                if self._factor != 1:
-                    declare(module, loss=partial(times, self._factor, loss_of(module)), batch_statistics=False)
-                    for value in module.parameters():
-                        value.grad = value.grad if value.grad is None else self._factor * value.grad
-                seen += facts_of_gradient(record, module)
-                seen += () if any(record.seen.values()) else self._mode(module)
-            optimizer.step()
+        try:
+            module, facts = self._retrained()
+        except (RuntimeError, ValueError, IndexError) as error:
+            return None, (*seen, first_line(error))
+        seen += facts
         after = module.state_dict()
         buffers = {name for name, _ in module.named_buffers()}
         weights = [name for name in record.before if name not in buffers]
@@ -333,13 +371,32 @@ class Recording:
         self._own_statistics = distance(after, record.after, buffers & set(after)) <= EXPLAINED * (1 + moved)
         if moved == 0:
             raise BenchError("the weights before and after the recorded steps are equal; no update was sent")
-        if gap / moved <= (EXPLAINED if record.autocast is None else _ROUNDED):
+        if gap / moved <= self._least:
             try:
                 self._protocol()
             except BenchError as error:
                 return None, (*seen, str(error))
             seen = [fact for fact, never in record.seen.items() if never]
         return gap / moved, tuple(seen)
+
+    def _retrained(self) -> tuple[nn.Module, list[str]]:
+        """Train a copy of the model by the recorded steps; return the copy and facts about the first gradient."""
+        record, facts, self._factor = self._recorded, list[str](), 1.0
+        module = self._with_loss(self.at_start())
+        twin = Twin(record, *self._training(), module)
+        for number, step in enumerate(record.steps):
+            twin.zero_grad()
+            backward(module, step, record)
+            if number == 0:
+                self._factor = factor(record, module, clipped="clip" in self._more)
+                if self._factor != 1:
+                    declare(module, loss=partial(times, self._factor, loss_of(module)), batch_statistics=False)
+                    for value in module.parameters():
+                        value.grad = value.grad if value.grad is None else self._factor * value.grad
+                facts += facts_of_gradient(record, module)
+                facts += () if any(record.seen.values()) else self._mode(module)
+            twin.step()
+        return module, facts
 
     def _mode(self, module: nn.Module) -> Iterator[str]:
         """Choose the mode in which attacks run the model, by the first step's gradient: without batch statistics, or

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from math import sqrt
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from bench.sanitize import sanitize
 
 _RANDOM = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout", "rrelu")
 _DRAWS = ("bernoulli", "rand", "rand_like", "randn", "randn_like")
+FURTHER_TERMS = "a loss with further terms"
 _HELD_OUT = 2048  # examples that are kept of passes without gradients
 
 
@@ -57,6 +59,12 @@ class Step:
     """Number of forward passes."""
     rates: tuple[float, ...]
     """Learning rate of each parameter group."""
+    kept: bool = False
+    """True if gradients of earlier steps were not set to zero."""
+    length: float = 0.0
+    """Euclidean length of the gradient after the backward pass."""
+    shortened: float = 1.0
+    """The gradient that the step used, divided by the gradient after the backward pass; 0: in another direction."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -73,6 +81,8 @@ class Recorded:
     """Local steps in order."""
     first_gradient: dict[str, Tensor] = field(default_factory=dict)
     """Gradients that the first step used, name → (*shape)."""
+    first_computed: dict[str, Tensor] = field(default_factory=dict)
+    """Gradients after the first step's backward pass, before clipping, name → (*shape)."""
     optimizer: Optimizer | None = None
     """The optimizer of the steps."""
     private: Any = None
@@ -133,6 +143,7 @@ class _Recorder:
         self.summed: dict[str, Tensor] = {}
         self.lengths: Tensor | None = None
         self.inside = False
+        self.kept = False
         self.recorded = Recorded(private=optimizer if hasattr(optimizer, "noise_multiplier") else None)
         if model is not None:
             self._begin(unwrapped(model))
@@ -204,8 +215,10 @@ class _Recorder:
     def calling(self, func: Callable[..., Any]) -> None:
         if getattr(func, "__name__", "") != "backward" or not self.pending or self.summed:
             return
-        assert self.recorded.module is not None
-        if any(bool(value.any()) for value in _gradients(self.recorded.module).values()):
+        optimizer = self.recorded.optimizer or self.optimizer
+        held = [] if optimizer is None else [value for group in optimizer.param_groups for value in group["params"]]
+        if any(value.grad is not None and bool(value.grad.any()) for value in held):
+            self.kept = True
             self.recorded.saw("gradients of earlier steps were kept: no zero_grad() before backward()")
 
     def called(self, func: Callable[..., Any], args: tuple[Any, ...], given: dict[str, Any], result: Any) -> None:
@@ -223,7 +236,7 @@ class _Recorder:
                 self.summed = _gradients(self.recorded.module)
             losses = [batch.loss for batch in self.pending if batch.loss is not None]
             if losses and not any(args[0] is loss for loss in losses) and not _is_share(args[0], losses[-1]):
-                self.recorded.saw("a loss with further terms")
+                self.recorded.saw(FURTHER_TERMS)
 
     def _inside_model(self, name: str, args: tuple[Any, ...], given: dict[str, Any]) -> None:
         if name in _RANDOM and given.get("training", name != "rrelu") and given.get("p", 0.5) != 0:
@@ -267,7 +280,7 @@ class _Recorder:
         used = _gradients(record.module)
         if record.private is None and any(not torch.equal(used[name], each) for name, each in self.summed.items()):
             record.saw("gradients changed between backward() and step(): clipping, noise or a scaler")
-        self.summed = {}
+        length, shortened = _compared(self.summed, used)
         trained = frozenset(name for name in used if name in held)
         if record.steps and trained != record.trained:
             record.saw("other parameters were trained in later steps: frozen, or thawed")
@@ -276,6 +289,8 @@ class _Recorder:
         if not record.steps:
             record.optimizer = optimizer
             record.first_gradient, record.trained = used, trained
+            record.first_computed = self.summed or used
+        self.summed = {}
         found = list(self._criteria(batches))
         if len({len(batch.inputs) for batch in batches}) > 1:
             record.saw("gradients accumulated over batches of different size")
@@ -287,8 +302,12 @@ class _Recorder:
                 labels=None if counted is None else torch.cat([each.labels for each in found])[counted],
                 passes=len(batches),
                 rates=tuple(float(group["lr"]) for group in optimizer.param_groups),
+                kept=self.kept,
+                length=length,
+                shortened=shortened,
             )
         )
+        self.kept = False
 
     def _criteria(self, batches: list[Batch]) -> Iterator[Criterion]:
         """Yield the known losses of a step's passes, and note the others."""
@@ -381,6 +400,16 @@ def _gradients(module: nn.Module) -> dict[str, Tensor]:
     """Copy the gradients of a module's parameters, on the CPU: name → (*shape), without parameters that have none."""
     found = {name: value.grad for name, value in module.named_parameters()}
     return {name: value.detach().cpu().clone() for name, value in found.items() if value is not None}
+
+
+def _compared(computed: Mapping[str, Tensor], used: Mapping[str, Tensor]) -> tuple[float, float]:
+    """Return the length of the gradient `computed`, name → (*shape), and the factor from `computed` to `used`: 0 if
+    their directions differ."""
+    if not computed or all(torch.equal(value, used[name]) for name, value in computed.items()):
+        return sqrt(sum(float(value.double().square().sum()) for value in computed.values())), 1.0
+    one, other = (torch.cat([of[name].double().flatten() for name in computed]) for of in (computed, used))
+    factor = float(one @ other / one.square().sum().clamp_min(1e-300))
+    return float(one.norm()), factor if float((other - factor * one).norm()) <= 1e-5 * float(other.norm()) else 0.0
 
 
 def _lengths(module: nn.Module) -> Tensor:

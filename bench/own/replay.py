@@ -133,7 +133,7 @@ def trained(
                 return {name: torch.zeros_like(value) for name, value in observations(reading)[0].items()}
             optimizer.step()
         if reading.stepwise:
-            gain = reading.rate * reading.steps * momentum_gain(reading.momentum, reading.steps)
+            gain = reading.rate * reading.steps * momentum_gain(reading.momentum, reading.steps, reading.rule)
             decay = 0.0 if reading.adam is not None else reading.weight_decay
             rows.append({n: (start[n] - p.detach()) / gain - decay * start[n] for n, p in parameters.items()})
         else:

@@ -15,36 +15,116 @@ from bench.own.recording import Recorded, Step
 from bench.training import cross_entropy, loss_of
 
 _PLAIN: dict[type[torch.optim.Optimizer], dict[str, Any]] = {  # optimizers that attacks simulate, with options' values
-    torch.optim.SGD: {"dampening": 0, "nesterov": False, "maximize": False},
+    torch.optim.SGD: {"dampening": 0, "maximize": False},
     torch.optim.Adam: {"amsgrad": False, "maximize": False},
     torch.optim.AdamW: {"amsgrad": False, "maximize": False},
 }
+_CLIPPED = 1e-6  # torch adds this number to a norm
+_ALIKE = 1e-4  # relative difference of lengths that count as equal
 _MOST_TIMES = 2**16  # largest factor of a loss
 
 
-def local_training(optimizer: torch.optim.Optimizer) -> tuple[type[SGD], dict[str, Any]]:
-    """Return `api.SGD` or `api.Adam`, and the options for it, as declared for an `optimizer`. Another optimizer counts
-    as SGD."""
+def local_training(record: Recorded) -> tuple[type[SGD], dict[str, Any]]:
+    """Return `api.SGD` or `api.Adam`, and the options for it, as the optimizer of the training `record` has them.
+    Another optimizer counts as SGD."""
+    optimizer = record.optimizer
+    assert optimizer is not None
     group = optimizer.param_groups[0]
     decay = float(group.get("weight_decay", 0))
+    options = {"weight_decay": decay, **_paces(record)}
+    if len(record.steps) > 1 and [step.kept for step in record.steps] == [False] + [True] * (len(record.steps) - 1):
+        options["kept"] = True
+    decays = {name: float(own.get("weight_decay", 0)) for name, own in _groups(record).items()}
+    if any(value != decay for value in decays.values()):
+        options["decays"] = decays
     if not isinstance(optimizer, torch.optim.Adam):
-        return SGD, {"momentum": float(group.get("momentum", 0)), "weight_decay": decay}
+        momentum = float(group.get("momentum", 0))
+        return SGD, {**options, "momentum": momentum, "nesterov": bool(group.get("nesterov")) and momentum > 0}
     decoupled = bool(group.get("decoupled_weight_decay", isinstance(optimizer, torch.optim.AdamW)))
     betas = tuple(float(beta) for beta in group["betas"])
-    return Adam, {"betas": betas, "eps": float(group["eps"]), "weight_decay": decay, "decoupled": decoupled}
+    return Adam, {**options, "betas": betas, "eps": float(group["eps"]), "decoupled": decoupled}
 
 
-def twin(record: Recorded, parameters: list[Tensor]) -> torch.optim.Optimizer:
-    """Return an optimizer that trains as attacks simulate the optimizer in `record`, for the `parameters` of a copy of
-    the model."""
+def _groups(record: Recorded) -> dict[str, dict[str, Any]]:
+    """Parameter group of each trained parameter, by the parameter's name."""
+    assert record.module is not None and record.optimizer is not None
+    of = {id(value): group for group in record.optimizer.param_groups for value in group["params"]}
+    named = record.module.named_parameters()
+    return {name: of[id(value)] for name, value in named if name in record.trained and id(value) in of}
+
+
+def _paces(record: Recorded) -> dict[str, Any]:
+    """Largest learning rate as `lr`, factors of the other parameter groups, and the schedule if the rate changes."""
     assert record.optimizer is not None
-    rule, options = local_training(record.optimizer)
-    kind: Any = torch.optim.SGD
-    if rule is Adam:
-        kind = torch.optim.AdamW if options["decoupled"] else torch.optim.Adam
-        del options["decoupled"]
-    made: torch.optim.Optimizer = kind(parameters, lr=record.steps[0].rates[0], **options)
-    return made
+    groups = record.optimizer.param_groups
+    of_groups = [max(step.rates[at] for step in record.steps) for at in range(len(groups))]
+    lead = of_groups.index(max(of_groups))
+    lr = of_groups[lead]
+    found: dict[str, Any] = {"lr": lr}
+    if lr and any(step.rates[lead] != lr for step in record.steps):
+        found["schedule"] = tuple(step.rates[lead] / lr for step in record.steps)
+    at = {id(group): number for number, group in enumerate(groups)}
+    factors = {name: of_groups[at[id(group)]] / lr for name, group in _groups(record).items()} if lr else {}
+    if any(factor != 1 for factor in factors.values()):
+        found["factors"] = factors
+    return found
+
+
+def shortest(record: Recorded) -> float | None:
+    """Return the length to which the steps of `record` clip their gradients, as in `torch.nn.utils.clip_grad_norm_`;
+    None if no common length explains the changes between backward() and step()."""
+    clipped = [step.shortened * (step.length + _CLIPPED) for step in record.steps if step.shortened != 1]
+    clip = sum(clipped) / max(len(clipped), 1)
+    whole = [step.length for step in record.steps if step.shortened == 1]
+    if (
+        not clip
+        or any(abs(each / clip - 1) > _ALIKE for each in clipped)
+        or max(whole, default=0) > clip * (1 + _ALIKE)
+    ):
+        return None
+    rounded = float(f"{clip:.4g}")
+    return rounded if abs(rounded / clip - 1) < _ALIKE / 10 else clip
+
+
+class Twin:
+    """An optimizer that trains a copy of the recorded model as attacks simulate the client's steps.
+
+    - `record`: the recorded training; `rule`, `options`: `api.SGD` or `api.Adam` with its arguments.
+    - `module`: copy of the model at the weights before the training."""
+
+    def __init__(self, record: Recorded, rule: type[SGD], options: Mapping[str, Any], module: nn.Module) -> None:
+        own = {name: value for name, value in module.named_parameters() if value.requires_grad}
+        factors, decays, decay = options.get("factors", {}), options.get("decays", {}), options["weight_decay"]
+        kind: Any = torch.optim.SGD
+        if rule is Adam:
+            kind = torch.optim.AdamW if options["decoupled"] else torch.optim.Adam
+        names = ("betas", "eps") if rule is Adam else ("momentum", "nesterov")
+        groups = [
+            {"params": [value], "lr": options["lr"] * factors.get(name, 1.0), "weight_decay": decays.get(name, decay)}
+            for name, value in own.items()
+        ]
+        self._optimizer: torch.optim.Optimizer = kind(groups, lr=options["lr"], **{n: options[n] for n in names})
+        self._rates = [group["lr"] for group in groups]
+        self._start = [value.detach().clone() for value in own.values()]
+        self._own, self._options, self._done = list(own.values()), options, 0
+
+    def zero_grad(self) -> None:
+        """Forget the gradients, unless the recorded loop kept its gradients."""
+        if not self._options.get("kept"):
+            self._optimizer.zero_grad()
+
+    def step(self) -> None:
+        """Change the weights by the next local step, with FedProx's term and clipping."""
+        options, schedule = self._options, self._options.get("schedule", ())
+        for value, start in zip(self._own, self._start, strict=True):
+            if options.get("proximal") and value.grad is not None:
+                value.grad.add_(value.detach() - start, alpha=options["proximal"])
+        if options.get("clip") is not None:
+            nn.utils.clip_grad_norm_(self._own, options["clip"])
+        for group, rate in zip(self._optimizer.param_groups, self._rates, strict=True):
+            group["lr"] = rate * (schedule[self._done] if schedule else 1.0)
+        self._optimizer.step()
+        self._done += 1
 
 
 def backward(module: nn.Module, step: Step, record: Recorded) -> None:
@@ -62,10 +142,11 @@ def backward(module: nn.Module, step: Step, record: Recorded) -> None:
             loss(logits, one_hot(step.labels, record.classes, logits.dtype)).backward()
 
 
-def factor(record: Recorded, module: nn.Module) -> float:
+def factor(record: Recorded, module: nn.Module, *, clipped: bool) -> float:
     """Return the whole number, or one over a whole number, by which the first step's gradient in `record` is longer
-    than its replay in `module`: a sum over the batch, or accumulated gradients. 1 for another factor or direction."""
-    scale, cosine = _scale(record, module)
+    than its replay in `module`: a sum over the batch, or accumulated gradients. 1 for another factor or direction.
+    `clipped` True compares the gradient before clipping."""
+    scale, cosine = _scale(record.first_computed if clipped else record.first_gradient, module)
     number = round(max(scale, 1 / scale)) if scale > 0 else 1
     if cosine < 1 - 1e-6 or number > _MOST_TIMES or abs(max(scale, 1 / scale) / number - 1) > 1e-5:
         return 1.0
@@ -98,17 +179,18 @@ def facts_of_optimizer(record: Recorded) -> Iterator[str]:
     for name, value in plain.items():
         if any(group.get(name, value) != value for group in groups):
             yield f"{type(optimizer).__name__} with {name}"
-    options = ("momentum", "weight_decay", "betas", "eps")
+    options = ("momentum", "nesterov", "betas", "eps")
     if any(group.get(name, 0) != groups[0].get(name, 0) for group in groups for name in options):
         yield "parameter groups with different options"
-    rates = [rate for step in record.steps for rate in step.rates]
-    if min(rates) != max(rates):
-        yield f"learning rates from {min(rates):g} to {max(rates):g}"
+    largest = [max(column) or 1.0 for column in zip(*(step.rates for step in record.steps), strict=True)]
+    paces = [[rate / most for rate, most in zip(step.rates, largest, strict=True)] for step in record.steps]
+    if any(max(pace) - min(pace) > _ALIKE for pace in paces):
+        yield "learning rates of parameter groups that change differently"
 
 
 def facts_of_gradient(record: Recorded, module: nn.Module) -> Iterator[str]:
     """Yield facts about the difference between the first step's gradient in `record` and its replay in `module`."""
-    scale, cosine = _scale(record, module)
+    scale, cosine = _scale(record.first_gradient, module)
     if cosine > 1 - 1e-6 and abs(scale - 1) > 1e-4:
         several = f" over {record.steps[0].passes} passes" if record.steps[0].passes > 1 else ""
         yield (
@@ -119,12 +201,13 @@ def facts_of_gradient(record: Recorded, module: nn.Module) -> Iterator[str]:
         yield f"the first step's gradient has cosine {cosine:.4f} with the gradient of the recorded loss"
 
 
-def _scale(record: Recorded, module: nn.Module) -> tuple[float, float]:
-    """Return the length of the first step's gradient divided by that of its replay in `module`, and their cosine."""
+def _scale(gradient: Mapping[str, Tensor], module: nn.Module) -> tuple[float, float]:
+    """Return the length of the first step's `gradient`, name → (*shape), divided by that of its replay in `module`, and
+    their cosine."""
     pairs = [
-        (record.first_gradient[name].double().flatten(), value.grad.double().flatten())
+        (gradient[name].double().flatten(), value.grad.double().flatten())
         for name, value in module.named_parameters()
-        if value.grad is not None and name in record.first_gradient
+        if value.grad is not None and name in gradient
     ]
     if not pairs:
         return 1.0, 1.0
