@@ -10,8 +10,9 @@ from torch import Tensor
 from bench.attacks.base import Attack, closed_form
 from bench.attacks.first_layer.certificate import Upper
 from bench.attacks.first_layer.layer import FirstLayer, refusal
-from bench.attacks.first_layer.ratios import Gradient, honest_size, in_range, mean_gradient
-from bench.attacks.first_layer.rows import NO_ROWS, Rows, public, rows_of, rows_to_choose
+from bench.attacks.first_layer.ratios import Found, Gradient, by_agreement, honest_size, in_range, mean_gradient
+from bench.attacks.first_layer.rows import NO_ROWS, Rows, draws, public, rows_of, rows_to_choose
+from bench.attacks.objective.mismatch import by_weights
 from bench.parameters import parameter
 from bench.rng import Key
 from bench.trip import Budget, Reading, Reconstruction, Server
@@ -36,12 +37,13 @@ class Trap(Attack):
     With equal opening shares 1/B for B examples, and N rows that open independently, an example opens some row without
     another example with probability 1 - e^(-N/(eB)). Spread shares give fewer such rows, but enough for a start;
     peeling then continues with rows of more examples. As a listener (an attacker without chosen weights), the attack
-    reads honest weights in the same way."""
+    reads honest weights in the same way. In several rounds with other weights each round has other rows, and the
+    examples of all rounds are united."""
 
     reference = "Boenisch et al. 2023, EuroS&P; equal shares: Nowak et al. 2024 (QBI); spread shares, peeling: ours"
     iterative = False
     most_examples = 1024
-    servers = ("listen", "weights", "inconsistent")
+    servers = ("listen", "weights", "rounds", "inconsistent")
 
     shares: Literal["spread", "equal"] = parameter(
         "spread",
@@ -69,7 +71,7 @@ class Trap(Attack):
     def craft(self, server: Server, key: Key) -> dict[str, Tensor]:
         rows = rows_to_choose(server)
         known, (units, count) = public(server), rows.above.shape
-        draw = key.generator("rows")
+        draw = draws(server, key, "rows")
         weight = torch.from_numpy(draw.standard_normal((count, known.shape[1])))
         reached = weight @ known.T
         weight, reached = (each / reached.std(1, keepdim=True) for each in (weight, reached))
@@ -87,30 +89,46 @@ class Trap(Attack):
         return refusal(reading) or (NO_ROWS if rows_of(reading) is None else None)
 
     def reconstruct(self, reading: Reading, budget: Budget, key: Key) -> Reconstruction:
-        rows = rows_of(reading)
-        assert rows is not None
-        judge = Judge.of(reading, rows) if reading.classes > 2 else None
+        parts = by_weights(reading)
+        most = -(-budget.evaluations * reading.examples // len(parts))
+        rounds = [self._found(part, most) for part in parts]
+        mean = reading.public_mean.double().flatten().repeat(reading.examples, 1)
         inputs, shares, status, evaluations = [], [], [], []
-        for gradient in mean_gradient(reading, rows):
-            status.append(gradient.status)
-            certain = rows.weight.new_zeros(0, rows.weight.shape[1])
-            judged = 0
-            if judge is not None:
-                most = budget.evaluations * reading.examples
-                certain, gradient, judged = judge.peeled(gradient, reading, self.slack, most=most)
-            evaluations.append(-(-judged // reading.examples))
-            every = torch.ones_like(rows.bias, dtype=torch.bool)
-            others = _shared(*_single(rows, gradient, reading, self.slack, every), _NEAR * _width(reading))
-            mean = reading.public_mean.double().flatten().repeat(reading.examples, 1)
+        for own in zip(*rounds, strict=True):
+            certain = _distinct(torch.cat([each for each, _, _ in own]), _SAME * _width(reading))[: reading.examples]
+            rest = Found.united([each for _, each, _ in own])
+            others, size = rest.ratios, rest.size
+            if len(parts) > 1 and len(certain):  # this round's gradient still has the certain examples of others
+                new = torch.cdist(others, certain).amin(1) > _NEAR * _width(reading) * others.shape[1] ** 0.5
+                others, size = others[new], size[new]
+            others, _ = by_agreement(others, size, _NEAR * _width(reading))
             inputs.append(torch.cat([certain, others, mean])[: reading.examples].reshape(-1, *reading.shape))
             shares.append(len(certain) / reading.examples)
+            status.append(rest.status)
+            evaluations.append(-(-sum(judged for _, _, judged in own) // reading.examples))
         result = closed_form(
             reading,
             torch.stack(inputs).to(reading.public_mean),
             status=tuple(status),
-            certificate=None if judge is None else torch.tensor(shares),
+            certificate=torch.tensor(shares) if reading.classes > 2 else None,
         )
         return replace(result, evaluations=torch.tensor(evaluations))
+
+    def _found(self, reading: Reading, most: int) -> list[tuple[Tensor, Found, int]]:
+        """Return the certain examples (example, input), other ratios that may be examples, and the number of ratios
+        judged, at most `most`, for each of the readings `reading` of a single round."""
+        rows = rows_of(reading)
+        assert rows is not None
+        judge = Judge.of(reading, rows) if reading.classes > 2 else None
+        every = torch.ones_like(rows.bias, dtype=torch.bool)
+        found = []
+        for gradient in mean_gradient(reading, rows):
+            certain, rest, judged = rows.weight.new_zeros(0, rows.weight.shape[1]), gradient, 0
+            if judge is not None:
+                certain, rest, judged = judge.peeled(gradient, reading, self.slack, most=most)
+            _, ratios, size = _single(rows, rest, reading, self.slack, every)
+            found.append((certain, Found(ratios=ratios, size=size, status=gradient.status), judged))
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,20 +216,13 @@ def _single(
     return at[fits], ratios[fits], size[at[fits]]
 
 
-def _shared(at: Tensor, ratios: Tensor, size: Tensor, near: float) -> Tensor:
-    """Return a mean for each group among `ratios` (ratio, input) closer than `near` (root mean square), weighted by
-    `size` (ratio,) squared: the ratios shared by most rows `at` first."""
-    gaps = torch.cdist(ratios, ratios) / ratios.shape[1] ** 0.5
-    close = gaps <= near
-    remaining = torch.ones(len(at), dtype=torch.bool)
-    groups = [ratios[:0]]
-    for row in close.sum(1).argsort(descending=True, stable=True):
-        if remaining[row]:
-            own = close[row] & remaining
-            weight = size[own] ** 2
-            groups.append((weight @ ratios[own])[None] / weight.sum())
-            remaining &= ~own
-    return torch.cat(groups)
+def _distinct(examples: Tensor, near: float) -> Tensor:
+    """Return the `examples` (example, input) without those closer than `near` (root mean square) to an earlier one."""
+    kept = examples[:0]
+    for x in examples:
+        if ((kept - x).square().mean(1).sqrt() > near).all():
+            kept = torch.cat([kept, x[None]])
+    return kept
 
 
 def _width(reading: Reading) -> float:

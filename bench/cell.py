@@ -23,9 +23,9 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 # Knowledge about the defense: none; its description; none, but runs on the attacker's examples.
 Knowledge = Literal["plain", "adaptive", "black-box"]
 
-# Threat levels of the server: honest weights; weights by the attack's choice, equal for all clients; such weights for
-# the victim only; equal weights with layers inserted before the agreed model.
-ServerLevel = Literal["listen", "weights", "inconsistent", "layers"]
+# Threat levels of the server: honest weights; weights by the attack's choice, equal for all clients; such weights anew
+# in each round; such weights for the victim only; equal weights with layers inserted before the agreed model.
+ServerLevel = Literal["listen", "weights", "rounds", "inconsistent", "layers"]
 
 
 class Mark(Enum):
@@ -203,10 +203,12 @@ class Grants(Frozen):
     """Whether the attacker knows all examples behind a reading except the first, the only victim."""
     server: ServerLevel = Field(default="listen", description="a server that chooses the {}")
     """Threat level of the server: `listen` sends honest weights; `weights` sends weights that the attack chooses once,
-    equal for all clients (`Attack.craft`); `inconsistent` sends these weights to the victim and zeros to the round's
-    other clients, at `aggregate` only; `layers` also inserts a fully connected layer before the agreed model. At
-    `inconsistent`, a reading is the mean times the number of clients: the victim's message, plus the other clients'
-    gradients where zero weights do not make these zero (the last layer)."""
+    equal for all clients (`Attack.craft`); `rounds` sends other weights in each of the `repeated_readings` rounds, on
+    the clients' same batches: the attack chooses them after the readings of the rounds before; `inconsistent` sends
+    the weights to the victim and zeros to the round's other clients, at `aggregate` only; `layers` also inserts a
+    fully connected layer before the agreed model. At `inconsistent`, a reading is the mean times the number of
+    clients: the victim's message, plus the other clients' gradients where zero weights do not make these zero (the
+    last layer)."""
     dummies: int = Field(default=0, ge=0, description="{} of a round's clients are the attacker's")
     """k, the number of the K clients in a round that the attacker controls (dummies), at `aggregate` only. A reading is
     the mean over the other K - k clients, because the attacker subtracts the dummies' messages."""
@@ -219,6 +221,8 @@ class Grants(Frozen):
         """Return a text of a few words for each granted permission, such as `the true labels`, for tables."""
         fields = type(self).model_fields
         granted = self.granted() | ({} if self.server == "listen" else {"server": self.chosen})
+        if self.varies:
+            granted.pop("repeated_readings", None)
         return [(fields[name].description or name).format(value) for name, value in granted.items()]
 
     @property
@@ -227,9 +231,15 @@ class Grants(Frozen):
         return self.server == "inconsistent"
 
     @property
+    def varies(self) -> bool:
+        """True if the server sends other weights in each round (level `rounds`)."""
+        return self.server == "rounds"
+
+    @property
     def chosen(self) -> str:
-        """The server's choice in words, such as `weights` or `layers`; `weights of each client` at the level
-        `inconsistent`."""
+        """The server's choice in words, such as `weights`, `layers` or `weights of each client`."""
+        if self.varies:
+            return f"weights of each of {self.repeated_readings} rounds"
         return "weights of each client" if self.silences else self.server
 
 

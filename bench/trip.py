@@ -382,6 +382,16 @@ class Server:
     """(candidate, *shape): granted candidates, in random order; None without the grant."""
     gallery_labels: Tensor | None = None
     """(candidate,): class numbers for `gallery_inputs`; None without the grant."""
+    rounds: int = 1
+    """Number of rounds, of the same examples, for which the server chooses weights."""
+    seen: "Reading | None" = None
+    """Readings (observed updates) of the rounds before, of the same examples under the weights of these rounds; None in
+    the first round."""
+
+    @property
+    def finished(self) -> int:
+        """Number of rounds before, of the same examples."""
+        return 0 if self.seen is None else len(self.seen.rounds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

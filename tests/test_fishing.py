@@ -13,8 +13,11 @@ from bench.answer.observation import draw_and_observe
 from bench.answer.run import run
 from bench.answer.setup import load_data
 from bench.answer.truth import draw_truth
-from bench.attacks import fishing
 from bench.attacks.fishing import Fishing
+from bench.attacks.last_layer import score
+from bench.attacks.last_layer.fished import fished
+from bench.attacks.last_layer.score import class_score, last_layer
+from bench.attacks.objective.mismatch import mean_observation, observations
 from bench.cell import AttackCell, Federated, Grants
 from bench.gradients import group_gradients, one_hot
 from bench.rng import Key
@@ -83,7 +86,7 @@ def test_only_wrong_examples_have_a_gradient_below_the_last_layer(tmp_path: Path
 def test_a_fished_reading_is_the_gradient_of_its_active_examples(tmp_path: Path) -> None:
     reading, inputs, labels = observed(cell(), tmp_path)
     wrong, chosen = active(reading, inputs, labels)
-    last = fishing._last(reading)
+    last = last_layer(reading)
     assert last is not None
     counts = set()
     for row in range(len(reading)):
@@ -91,14 +94,15 @@ def test_a_fished_reading_is_the_gradient_of_its_active_examples(tmp_path: Path)
         if not count or len({bool(each) for each in (labels[row] == chosen)[wrong[row]]}) > 1:
             continue  # none, or of both kinds
         counts.add(count)
-        fished = fishing._fished(reading.of([row]), last, chosen, count)
-        assert fished.examples == count and fished.classes == 2
-        weights = {name: value[0] for name, value in fished.weights.items()}
+        own = reading.of([row])
+        made = fished(own, mean_observation(observations(own)), last, chosen, count)
+        assert made.examples == count and made.classes == 2
+        weights = {name: value[0] for name, value in made.weights.items()}
         targets = one_hot(torch.zeros(1, count, dtype=torch.long), 2, inputs.dtype)
-        expected = group_gradients(fished.model, weights, inputs[row][wrong[row]][None], targets)
-        assert expected.keys() == fished.values.keys()
+        expected = group_gradients(made.model, weights, inputs[row][wrong[row]][None], targets)
+        assert expected.keys() == made.values.keys()
         for name, value in expected.items():
-            gap = (fished.values[name][:, 0] - value).norm() / value.norm()
+            gap = (made.values[name][:, 0] - value).norm() / value.norm()
             assert gap < 1e-3, name
     assert 1 in counts
 
@@ -110,8 +114,8 @@ def test_the_server_leaves_about_one_active_example_in_a_batch() -> None:
     labels = torch.randint(10, (8000,), generator=draw)
     features = centres[labels] + torch.randn(8000, 16, generator=draw, dtype=torch.float64)
     for batch in (4, 30):
-        score, threshold, chosen = fishing._score(features[:4000], labels[:4000], 10, batch, Key(seed=0))
-        wrong = (labels[4000:] == chosen) == (features[4000:] @ score < threshold)
+        direction, threshold, chosen = class_score(features[:4000], labels[:4000], 10, batch, Key(seed=0))
+        wrong = (labels[4000:] == chosen) == (features[4000:] @ direction < threshold)
         counts = wrong[: len(wrong) // batch * batch].reshape(-1, batch).sum(1)
         assert 0.7 <= float(counts.float().mean()) <= 1.3
         assert float((counts == 1).float().mean()) >= 0.3
@@ -135,6 +139,6 @@ def test_readings_without_a_chosen_last_layer_are_not_applicable(
     record = run(cell(), RunContext(run=tmp_path), MEMORY)
     assert record.status == "n/a" and "fishing needs the weights of its own craft" in str(record.reason)
     monkeypatch.undo()
-    monkeypatch.setattr(fishing, "head", lambda known: None)
+    monkeypatch.setattr(score, "head", lambda known: None)
     record = run(cell(), RunContext(run=tmp_path), MEMORY)
     assert record.status == "n/a" and str(record.reason).startswith("its last layer is no linear layer")

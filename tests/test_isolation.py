@@ -164,7 +164,7 @@ point = ["type-1"]
 federated = [{{ batch = 4 }}]
 defense = {defense}
 attack = {attack}
-grants = [[{{ server = "weights" }}]]
+grants = [[{{ server = "weights" }}], [{{ server = "rounds", repeated_readings = 3 }}]]
 """
 ATTACKS = """title = "twins"
 readings = 3
@@ -291,13 +291,15 @@ def test_a_plug_in_chooses_a_server_s_weights_apart_from_the_victims(
     tmp_path: Path, plugin: str, together: Answer, apart: Answer
 ) -> None:
     wanted = cells(plugin, tmp_path, SERVER, dataset="digits", defense="twin-prune", attack="chooser")
-    (one,) = together(wanted, tmp_path / "one")
+    ones = together(wanted, tmp_path / "one")
     Path(os.environ["DIED"] + "-apart").touch()
-    (other,) = apart(wanted, tmp_path / "other")
-    assert (one.status, other.status, other.reason) == ("done", "done", None)
-    assert differences(one, other) == [] and leaked(other) > 0
-    (caught,) = together(wanted, tmp_path / "caught")
-    assert caught.reason is not None and "the victims are in this process" in caught.reason
+    others = apart(wanted, tmp_path / "other")
+    assert len(ones) == len(others) == 2  # the weights once, and in each of three rounds
+    for one, other in zip(ones, others, strict=True):
+        assert (one.status, other.status, other.reason) == ("done", "done", None)
+        assert differences(one, other) == [] and leaked(other) > 0
+    for caught in together(wanted, tmp_path / "caught"):
+        assert caught.reason is not None and "the victims are in this process" in caught.reason
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,9 @@ def test_an_unknown_level_is_a_line(tmp_path: Path) -> None:
         'title = "levels"\n[axes]\ndataset = ["digits"]\nmodel = ["mlp"]\nattack = ["bins"]\npoint = ["type-1"]\n'
         'grants = [[{ server = "program" }]]\n'
     )
-    with pytest.raises(BenchError, match="unknown server 'program'; there are inconsistent, layers, listen, weights"):
+    with pytest.raises(
+        BenchError, match="unknown server 'program'; there are inconsistent, layers, listen, rounds, weights"
+    ):
         read(path)
 
 

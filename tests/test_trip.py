@@ -177,7 +177,7 @@ def test_a_grant_with_a_value_per_reading_between_processes(tmp_path: Path, know
     """A plain reading goes as data, an adaptive one with code."""
     wanted, context = cascade(tmp_path, knowledge=knowledge), RunContext(run=tmp_path)
     state = served.State()
-    sent, _ = served.observe(wanted, context, None, served.State())
+    sent, _ = served.observe(wanted, context, (), served.State())
     served.hold(sent, wanted, state)
     assert state.held is not None
     received, _ = state.held

@@ -1,6 +1,6 @@
 """Ratios between weight and bias gradients at a first fully connected layer, as candidates for examples."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -40,6 +40,27 @@ class Gradient:
         return _REST * self.explained + _ROUNDING * self.of_first[:, -1].abs().max()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """Ratios in a reading (observed update) of a round that may be single examples."""
+
+    ratios: Tensor
+    """Candidate examples, a row's (neuron's) weight gradient over its bias gradient: (ratio, input)."""
+    size: Tensor
+    """Absolute bias gradient of each ratio, (ratio,)."""
+    status: Status
+    """Status of the reconstruction from the round's gradient."""
+
+    @staticmethod
+    def united(rounds: Sequence["Found"]) -> "Found":
+        """Return the ratios of all `rounds`, with the first bad status, if any."""
+        return Found(
+            ratios=torch.cat([each.ratios for each in rounds]),
+            size=torch.cat([each.size for each in rounds]),
+            status=next((each.status for each in rounds if each.status != "ok"), "ok"),
+        )
+
+
 def mean_gradient(reading: Reading, rows: Rows) -> Iterator[Gradient]:
     """Yield the gradient at the first two layers for each reading in the batch, as a mean over observations (repeated
     reports on the same victims). `rows`: the two layers."""
@@ -58,6 +79,24 @@ def in_range(ratios: Tensor, value_range: tuple[float, float], slack: float) -> 
     low, high = value_range
     outside = (ratios - ratios.clamp(low, high)).square().mean(1).sqrt()
     return outside <= slack * (high - low)  # NaN and infinity are outside
+
+
+def by_agreement(ratios: Tensor, size: Tensor, near: float) -> tuple[Tensor, Tensor]:
+    """Return a mean (input,) for each group among `ratios` (ratio, input) closer than `near` (root mean square),
+    weighted by `size` (ratio,) squared, and the number of ratios in each group. Groups around the ratios with most
+    neighbours come first."""
+    gaps = torch.cdist(ratios, ratios) / ratios.shape[1] ** 0.5
+    close = gaps <= near
+    remaining = torch.ones(len(ratios), dtype=torch.bool)
+    groups, counts = [ratios[:0]], []
+    for row in close.sum(1).argsort(descending=True, stable=True):
+        if remaining[row]:
+            own = close[row] & remaining
+            weight = size[own] ** 2
+            groups.append((weight @ ratios[own])[None] / weight.sum())
+            counts.append(int(own.sum()))
+            remaining &= ~own
+    return torch.cat(groups), torch.tensor(counts, dtype=torch.long)
 
 
 def honest_size(rows: Rows) -> Tensor:

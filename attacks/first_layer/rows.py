@@ -5,12 +5,14 @@ Row i of the first layer opens for an example x if z_i = w_i·x + b_i > 0. Its g
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from bench.attacks.first_layer.layer import FirstLayer, first_layer, first_weights
 from bench.errors import NotApplicable
+from bench.rng import Key
 from bench.trip import Reading, Server
 
 PUBLIC = 4096  # public examples for quantiles and for the spread of the second layer's outputs
@@ -118,6 +120,12 @@ def rows_to_choose(server: Server) -> Rows:
     if rows is None:
         raise NotApplicable(NO_ROWS)
     return rows
+
+
+def draws(server: Server, key: Key, purpose: str) -> np.random.Generator:
+    """Return a random generator for chosen rows, other draws in each round that `server` chooses. `key` is the attack's
+    key, `purpose` a word for the kind of draw."""
+    return key.generator(purpose, *([server.finished] if server.finished else []))
 
 
 def public(known: Server) -> Tensor:

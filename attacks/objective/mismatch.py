@@ -28,6 +28,23 @@ def observations(reading: Reading) -> list[dict[str, Tensor]]:
     return [{name: value[:, n] for name, value in values.items()} for n in range(len(reading.rounds))]
 
 
+def by_weights(reading: Reading) -> list[Reading]:
+    """Split the batch `reading` by observation (round) if the observations have different weights; otherwise return the
+    batch itself."""
+    if same_weights(reading):
+        return [reading]
+    return [
+        replace(
+            reading,
+            values={name: value[:, at : at + 1] for name, value in reading.values.items()},
+            weights={name: value[at : at + 1] for name, value in reading.weights.items()},
+            rounds=reading.rounds[at : at + 1],
+            repeated_readings=1,
+        )
+        for at in range(len(reading.rounds))
+    ]
+
+
 def mean_observation(observed: list[dict[str, Tensor]]) -> dict[str, Tensor]:
     """Return the mean over `observed`, the readings' observations (repeated reports on the same victims): name →
     (reading, *shape)."""

@@ -2,6 +2,7 @@
 conditions, ε."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -46,10 +47,15 @@ def diagnose(
     examples = truth.examples
     trained = trained_at(cell, setup, truth.victims, truth.point)  # the truth after stage `input`
     places = None if truth.gallery is None else decoder_places(reading, examples, truth.gallery)
-    undefended = observe(cell, setup, truth.point, batches, setup.undefended)
+    rounds = range(len(reading.rounds)) if cell.grants.varies else range(1)
+    several = [
+        observe(cell, replace(setup, weights=weights), truth.point, batches, setup.undefended)
+        for weights in ({name: value[number] for name, value in reading.weights.items()} for number in rounds)
+    ]
+    undefended = several[-1]
     values = {name: value.numpy() for name, value in reading.values.items()}
     without = {
-        name: value[:, None].expand(-1, len(reading.rounds), *value.shape[1:]).numpy()
+        name: torch.stack([each[name] for each in several], 1).expand(-1, len(reading.rounds), *value.shape[1:]).numpy()
         for name, value in undefended.items()
     }
     snr, cosine = reading_snr(values, without), reading_cosine(values, without)

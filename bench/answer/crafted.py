@@ -1,4 +1,4 @@
-"""Weights that the attack chooses, for the grant `server = "weights"`: a server that does not only listen."""
+"""Weights that the attack chooses, for the grant `server`: a server that does not only listen."""
 
 from dataclasses import replace
 
@@ -14,13 +14,16 @@ from bench.device import repeatable
 from bench.errors import PluginError
 from bench.registry import entries as registry
 from bench.rng import Key
-from bench.trip import Server, Tensors
+from bench.trip import Reading, Server, Tensors
 
 
-def server_of(cell: AttackCell, setup: Setup, truth: CellTruth) -> Server:
-    """Return the knowledge of the attacking server before the round of `cell` (an experiment): no victim's update,
-    example or label. `setup` holds model, honest weights and public data. From `truth`, only the granted gallery
-    (candidates that include the true examples) is used."""
+def server_of(cell: AttackCell, setup: Setup, truth: CellTruth, seen: Reading | None = None) -> Server:
+    """Return the knowledge of the attacking server before a round of `cell` (an experiment): no victim's example or
+    label, and no update but those `seen`.
+
+    - `setup`: model, honest weights and public data.
+    - `truth`: only the granted gallery (candidates that include the true examples) is used.
+    - `seen`: readings (observed updates) of the rounds before, at the level `rounds`; None in the first round."""
     federated, point, gallery = cell.federated, truth.point, truth.gallery
     steps = federated.steps if point.after_training else 1
     public, labels = known_public(setup.data, cell.grants.public)
@@ -36,7 +39,17 @@ def server_of(cell: AttackCell, setup: Setup, truth: CellTruth) -> Server:
         public_labels=labels,
         gallery_inputs=None if gallery is None else gallery.inputs,
         gallery_labels=None if gallery is None else gallery.labels,
+        rounds=choices(cell),
+        seen=seen,
     )
+
+
+def choices(cell: AttackCell) -> int:
+    """Return how often the attacking server chooses weights in `cell` (an experiment): 0 for a listener, at the level
+    `rounds` once per round, otherwise 1."""
+    if cell.grants.varies:
+        return cell.grants.repeated_readings
+    return 0 if cell.grants.server == "listen" else 1
 
 
 def choose(cell: AttackCell, server: Server) -> Tensors:

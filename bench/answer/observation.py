@@ -1,19 +1,22 @@
 """Observe a cell (an experiment): run the defended round, take the attacker's readings, and check them."""
 
+from collections.abc import Sequence
+
 from bench.answer.checks import diagnose
 from bench.answer.context import Memory, RunContext
-from bench.answer.crafted import choose, received, server_of
+from bench.answer.crafted import choices, choose, received, server_of
 from bench.answer.readings import take_reading
-from bench.answer.setup import load_data, prepare
+from bench.answer.setup import Setup, load_data, prepare
 from bench.answer.truth import CellTruth, draw_truth
 from bench.answer.values import Observation
 from bench.answer.victims import batches_of
 from bench.cell import AttackCell
-from bench.trip import Tensors
+from bench.federated.batches import Batches
+from bench.trip import Reading, Server, Tensors
 
 
 def observe_cell(
-    cell: AttackCell, truth: CellTruth, context: RunContext, memory: Memory, crafted: Tensors | None = None
+    cell: AttackCell, truth: CellTruth, context: RunContext, memory: Memory, crafted: Sequence[Tensors] = ()
 ) -> Observation:
     """Run the defended round of the cell (an experiment) on its true examples `truth`; return the attacker's readings
     (observed updates) at the cell's interception point, with their checks (`Diagnosis`). In a cascade (attacks one
@@ -21,32 +24,58 @@ def observe_cell(
 
     - `context`: the run's folders, device and limits.
     - `memory`: data sets and simulated readings that the worker keeps between cells.
-    - `crafted`: model weights that an attacking server (grant `server`) has already chosen, name → (*shape). None: the
-      attack chooses them now if granted.
+    - `crafted`: model weights that an attacking server (grant `server`) has already chosen, name → (*shape) for each
+      choice. Empty: the attack chooses them now if granted.
 
     Raises `NotApplicable` for a cell that cannot run, or if the attack refuses the readings, and `PluginError` for
     wrong weights."""
     setup = prepare(cell, context, memory)
-    if cell.grants.server != "listen":
-        setup = received(cell, setup, crafted or choose(cell, server_of(cell, setup, truth)))
     batches = batches_of(cell, setup, truth.victims, truth.point)
-    reading = take_reading(cell, setup, truth, batches, memory.simulations)
+    chosen = list(crafted)
+    while len(chosen) < choices(cell):
+        chosen.append(choose(cell, server_of(cell, setup, truth, _seen(cell, setup, truth, batches, chosen))))
+    sent = [received(cell, setup, weights) for weights in chosen]
+    if sent:
+        setup = sent[-1]
+    several = [each.weights for each in sent] if cell.grants.varies else []
+    reading = take_reading(cell, setup, truth, batches, memory.simulations, several)
     diagnosis = diagnose(cell, setup, truth, reading, batches)
     if len(truth.rows) < len(reading):
         reading, diagnosis = reading.of(truth.rows), diagnosis.of(truth.rows)
     return Observation(reading=reading, diagnosis=diagnosis)
 
 
+def known_to_server(cell: AttackCell, context: RunContext, memory: Memory, crafted: Sequence[Tensors] = ()) -> Server:
+    """Return the knowledge of the attacking server before the next round of the cell (an experiment).
+
+    - `context`: the run's folders, device and limits.
+    - `memory`: data sets that the worker keeps between cells.
+    - `crafted`: the server's weights in the rounds before, name → (*shape) for each round."""
+    truth = draw_truth(cell, load_data(cell, context, memory), context.run)
+    setup = prepare(cell, context, memory)
+    batches = batches_of(cell, setup, truth.victims, truth.point)
+    return server_of(cell, setup, truth, _seen(cell, setup, truth, batches, crafted))
+
+
+def _seen(
+    cell: AttackCell, setup: Setup, truth: CellTruth, batches: Sequence[Batches], crafted: Sequence[Tensors]
+) -> Reading | None:
+    if not crafted:
+        return None
+    sent = [received(cell, setup, weights).weights for weights in crafted]
+    return take_reading(cell, setup, truth, batches, None, sent)
+
+
 def draw_and_observe(
-    cell: AttackCell, context: RunContext, memory: Memory, crafted: Tensors | None = None
+    cell: AttackCell, context: RunContext, memory: Memory, crafted: Sequence[Tensors] = ()
 ) -> Observation:
     """Draw the true examples of the cell (an experiment), run the defended round, and return the attacker's readings
     (observed updates) with their checks.
 
     - `context`: the run's folders, device and limits.
     - `memory`: data sets and simulated readings that the worker keeps between cells.
-    - `crafted`: model weights that an attacking server (grant `server`) has already chosen, name → (*shape). None: the
-      attack chooses them now if granted.
+    - `crafted`: model weights that an attacking server (grant `server`) has already chosen, name → (*shape) for each
+      choice. Empty: the attack chooses them now if granted.
 
     Raises `NotApplicable` for a cell that cannot run, or if the attack refuses the readings."""
     truth = draw_truth(cell, load_data(cell, context, memory), context.run)

@@ -25,7 +25,12 @@ _MOST = 2048  # examples whose gradients are computed at once
 
 
 def take_reading(
-    cell: AttackCell, setup: Setup, truth: CellTruth, batches: Sequence[Batches], simulations: Kept | None = None
+    cell: AttackCell,
+    setup: Setup,
+    truth: CellTruth,
+    batches: Sequence[Batches],
+    simulations: Kept | None = None,
+    sent: Sequence[Tensors] = (),
 ) -> Reading:
     """Run the defended round of the cell (an experiment). Return the attacker's readings (observed updates) at the
     interception point, with everything else that the attacker knows.
@@ -33,13 +38,13 @@ def take_reading(
     - `setup`: model, weights and defense of the round.
     - `truth`: true examples, for granted labels and other grants.
     - `batches`: the clients' batches in the round.
-    - `simulations`: cache of simulated readings for black-box attackers; None for no cache."""
+    - `simulations`: cache of simulated readings for black-box attackers; None for no cache.
+    - `sent`: weights in each of several rounds with other weights, name → (*shape) each; empty: the weights of `setup`
+      in each round."""
     point, gallery, mates = truth.point, truth.gallery, truth.mates
     data, grants, federated = setup.data, cell.grants, cell.federated
-    shown = [
-        observe(cell, setup, point, batches, setup.stages, observation=number)
-        for number in range(grants.repeated_readings)
-    ]
+    rounds = [replace(setup, weights=dict(weights)) for weights in sent] or [setup] * grants.repeated_readings
+    shown = [observe(cell, each, point, batches, each.stages, observation=number) for number, each in enumerate(rounds)]
     count = len(shown)
     unit = federated.unit if point.after_training else 1.0
     public, public_labels = known_public(data, grants.public)
@@ -47,7 +52,10 @@ def take_reading(
         point=point,
         linked="coordinate" if setup.stages.unlinked(point) else "vector",
         values={name: torch.stack([one[name] for one in shown], 1) for name in setup.weights},
-        weights={name: value.expand(count, *value.shape) for name, value in setup.weights.items()},
+        weights={
+            name: torch.stack([each[name] for each in sent]) if sent else value.expand(count, *value.shape)
+            for name, value in setup.weights.items()
+        },
         rounds=(setup.round,) * count,
         indices=tuple(range(cell.readings)),
         model=setup.model,
@@ -65,7 +73,7 @@ def take_reading(
         public_inputs=public,
         public_labels=public_labels,
         labels=truth.examples.labels.sort(1).values if grants.labels else None,
-        repeated_readings=grants.repeated_readings,
+        repeated_readings=count,
         gallery_inputs=None if gallery is None else gallery.inputs,
         gallery_labels=None if gallery is None else gallery.labels,
         mates_inputs=None if mates is None else mates.inputs,
@@ -192,6 +200,7 @@ def reading_hash(reading: Reading | Server) -> str:
     digest = hashlib.sha256()
     for field in fields(reading):
         value = reading.examples if field.name == "point" else getattr(reading, field.name)
+        value = reading_hash(value) if isinstance(value, Reading) else value
         tensors = value if isinstance(value, Mapping) else {}
         if isinstance(value, nn.Module):
             tensors, value = dict(value.named_buffers()), str(value)  # the field `weights` holds its weights

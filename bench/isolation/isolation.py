@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from bench.answer.context import Memory, RunContext
+from bench.answer.crafted import choices
 from bench.answer.place import HERE, Usage
 from bench.answer.reconstruct import recalled, remember
 from bench.answer.setup import data_is_kept, keep_data
@@ -30,6 +31,7 @@ from bench.isolation.process import timeout_reason, trace_path
 from bench.record.checkpoints import checkpoint_path, read_weights
 from bench.record.schema import TrainingCost, TrainingResult
 from bench.registry import entries as registry
+from bench.trip import Tensors
 
 ROLES = PIPELINE, ATTACKER = "pipeline", "attacker"
 GRACE = 10.0  # seconds beyond a cell's limit for the plug-in process to write its stacks
@@ -94,9 +96,10 @@ class Isolation:
         self, cell: AttackCell, remaining: Callable[[], RunContext], memory: Memory
     ) -> tuple[Diagnosis, Attempt]:
         attacker = self._attacker_of(cell) if needs_plugins(cell) else self._clean
-        shared, crafted = cell.grants.server == "listen", None
-        if not shared:
-            crafted = attacker.call(served.craft, self._pipeline.call(served.server, cell, remaining()), cell)
+        shared, crafted = cell.grants.server == "listen", list[Tensors]()
+        while len(crafted) < choices(cell):
+            known_before = self._pipeline.call(served.server, cell, remaining(), crafted)
+            crafted.append(attacker.call(served.craft, known_before, cell))
         reading, diagnosis = self._pipeline.call(served.observe, cell, remaining(), crafted)
         key = attacker.call(served.hold, reading, cell)
         known = recalled(key, memory) if shared else None

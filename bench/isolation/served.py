@@ -5,7 +5,7 @@ import os
 import pickle
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
@@ -15,14 +15,12 @@ import cloudpickle
 from torch import nn
 
 from bench.answer.context import Memory, RunContext, TrainingProgress
-from bench.answer.crafted import choose, server_of
+from bench.answer.crafted import choose
 from bench.answer.inserted import program
-from bench.answer.observation import draw_and_observe
+from bench.answer.observation import draw_and_observe, known_to_server
 from bench.answer.place import Usage
 from bench.answer.reconstruct import ReadingKey, attack_reading, attacker_of, reading_key
-from bench.answer.setup import load_data, prepare
 from bench.answer.train import train_cell
-from bench.answer.truth import draw_truth
 from bench.answer.values import Attempt, Diagnosis
 from bench.cell import AnyCell, AttackCell, TrainingCell
 from bench.datasets.base import Dataset, Raw
@@ -66,12 +64,14 @@ def raw_data(cell: AnyCell, context: RunContext, state: State) -> tuple[Raw, boo
     return read(dataset, cell.dataset.name, context.data_dir), dataset.private
 
 
-def server(cell: AttackCell, context: RunContext, state: State) -> bytes:
-    """Return the knowledge of a malicious server before the round, as bytes for the attacker's process (`craft`). Such
-    a server chooses the weights that clients get. `cell` is the experiment, `context` has the run's folders, and the
-    memory in `state` keeps data sets."""
-    truth = draw_truth(cell, load_data(cell, context, state.memory), context.run)
-    return _packed(server_of(cell, prepare(cell, context, state.memory), truth), cell)
+def server(cell: AttackCell, context: RunContext, crafted: Sequence[Tensors], state: State) -> bytes:
+    """Return the knowledge of a malicious server before the next round, as bytes for the attacker's process (`craft`).
+    Such a server chooses the weights that clients get.
+
+    - `cell`: the experiment; `context` has the run's folders.
+    - `crafted`: the server's weights in the rounds before, name → tensor for each round.
+    - `state`: its memory keeps data sets."""
+    return _packed(known_to_server(cell, context, state.memory, crafted), cell)
 
 
 def craft(known: bytes, cell: AttackCell, state: State) -> Tensors:
@@ -80,12 +80,12 @@ def craft(known: bytes, cell: AttackCell, state: State) -> Tensors:
     return choose(cell, _unpacked(known, cell))
 
 
-def observe(cell: AttackCell, context: RunContext, crafted: Tensors | None, state: State) -> tuple[bytes, Diagnosis]:
+def observe(cell: AttackCell, context: RunContext, crafted: Sequence[Tensors], state: State) -> tuple[bytes, Diagnosis]:
     """Run the defended round of the cell (experiment) in this process. Return the attacker's readings (observed
     updates) as bytes for the attacker's process, and the checks of the readings.
 
     - `context`: the run's folders and device.
-    - `crafted`: weights from `craft`, name → tensor; None: honest weights.
+    - `crafted`: weights from `craft`, name → tensor for each choice; empty: honest weights.
     - `state`: its memory keeps data sets and simulated readings.
 
     The true examples are drawn in this process. Readings are sent without the model if the attacker does not know the
@@ -107,7 +107,7 @@ def hold(reading: bytes, cell: AttackCell, state: State) -> ReadingKey:
 
 def _packed(known: Reading | Server, cell: AttackCell) -> bytes:
     if not needs_plugins(cell):
-        return wire.dump(replace(known, model=cast(nn.Module, None)))
+        return wire.dump(_with_model(known, cast(nn.Module, None)))
     try:
         packed: bytes = cloudpickle.dumps(known)
     except Exception as error:
@@ -124,7 +124,13 @@ def _unpacked(content: bytes, cell: AttackCell) -> Any:
     received = wire.load(content)
     architecture: Model = registry.of("models", cell.model)
     net = architecture.build(received.shape, received.classes).eval()
-    return replace(received, model=program(cell, net, received.shape))
+    return _with_model(received, program(cell, net, received.shape))
+
+
+def _with_model(known: Reading | Server, model: nn.Module) -> Reading | Server:
+    if isinstance(known, Server) and known.seen is not None:
+        known = replace(known, seen=replace(known.seen, model=model))
+    return replace(known, model=model)
 
 
 def attempt(cell: AttackCell, context: RunContext, state: State) -> Attempt:

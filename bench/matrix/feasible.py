@@ -55,6 +55,7 @@ def impossible(cell: AttackCell | TrainingCell, facts: DatasetFacts, *, registry
         reason
         or _server(cell, attack)
         or _silenced(cell)
+        or _several(cell)
         or _dummies(cell)
         or _knowledge(cell, registry)
         or _unknowns(cell, registry)
@@ -162,6 +163,16 @@ def _silenced(cell: AttackCell) -> str | None:
         return f"weights of each client change only a mean, not what {cell.point} shows; take point = aggregate"
     if cell.knowledge != "plain":
         return "a mean over clients with other weights has no description; take knowledge = plain"
+    return None
+
+
+def _several(cell: AttackCell) -> str | None:
+    if not cell.grants.varies:
+        return None
+    if cell.grants.repeated_readings < 2:
+        return "weights of each round need several rounds; grant repeated_readings = 2 or more, or server = weights"
+    if cell.knowledge != "plain":
+        return "several rounds with other weights have no description; take knowledge = plain"
     return None
 
 

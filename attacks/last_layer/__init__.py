@@ -1,0 +1,1 @@
+"""Components for an attack by a server which chooses the last layer."""
