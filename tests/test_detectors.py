@@ -12,12 +12,11 @@ from tests.command import fault, output
 from torch import Tensor, nn
 
 from bench.answer.context import Memory, RunContext
-from bench.answer.setup import prepare
 from bench.cell import AttackCell, Entry, Federated, Grants
 from bench.cli.detect import command
 from bench.contracts.run import check
 from bench.detection import measure, thresholds
-from bench.detection.honest import Honest, own_draw
+from bench.detection.honest import honest_models, later
 from bench.detection.measure import Bench, Caught, Row, attacked, detectors, null_of
 from bench.detection.sentences import corner, sentences
 from bench.detection.thresholds import FIRST, LATER, STAGES, UNION, Null
@@ -125,9 +124,8 @@ def test_single_openings_are_rows_with_one_open_example() -> None:
 def test_the_architecture_passes_chosen_weights_and_no_other_net(tmp_path: Path, name: str) -> None:
     grants = Grants(server="weights", gallery=40 if name == "gallery" else 0)
     crafting = cell(attack=entry("attacks", name), grants=grants)
-    setup = prepare(crafting, RunContext(run=tmp_path), Memory())
-    own = own_draw(crafting, setup, 0)
-    sent = Honest(setup=setup, weights=setup.weights, previous=own, seed=0, age=0)
+    (sent,) = honest_models(crafting, [0], (0,), RunContext(run=tmp_path), Memory())
+    own = sent.previous
     known, _ = attacked(crafting, sent, RunContext(run=tmp_path), Memory())
     assert score("architecture", known) == 0 and score("size", known) > 1
     deeper, wider = Mlp(hidden=(64, 64), activation="relu"), Mlp(hidden=(65,), activation="relu")
@@ -143,14 +141,21 @@ def test_the_architecture_passes_chosen_weights_and_no_other_net(tmp_path: Path,
 def test_the_architecture_catches_inserted_layers_always(tmp_path: Path, net: Entry) -> None:
     inserting = cell(model=net, grants=Grants(server="layers"))
     context, memory = RunContext(run=tmp_path), Memory()
-    honest = prepare(inserting.model_copy(update={"grants": Grants()}), context, memory)
-    own = own_draw(inserting, honest, 0)
-    for seed in range(3):
-        sent = Honest(setup=honest, weights=honest.weights, previous=own, seed=seed, age=0)
+    for sent in honest_models(inserting, range(3), (0,), context, memory):
         known, model = attacked(inserting, sent, context, memory)
         assert {each: score(each, known) > 0 for each in ALL} == {each: each == "architecture" for each in ALL}
         assert {*known.weights} == {name for name, _ in model.named_parameters()}
-        assert {f"net.{name}" for name in honest.weights} < {*known.weights}
+        assert {f"net.{name}" for name in sent.weights} < {*known.weights}
+
+
+def test_accuracy_later_is_that_of_a_longer_training(tmp_path: Path) -> None:
+    """A federation without a defense: further rounds learn, from initial weights as from trained ones."""
+    context, memory = RunContext(run=tmp_path), Memory()
+    which = cell(attack=entry("attacks", "labels-only"), grants=Grants())
+    fresh, trained = honest_models(which, [0], (0, 20), context, memory)
+    start, more = (later(fresh, fresh.setup.model, fresh.weights, rounds, 500) for rounds in (1, 20))
+    assert more > start + 0.2
+    assert later(fresh, fresh.setup.model, trained.weights, 1, 500) > start + 0.2
 
 
 # ------------------------------------------------------------------ thresholds
@@ -301,7 +306,15 @@ def test_a_run_without_chosen_weights_is_a_line(tmp_path: Path) -> None:
 
 def row(name: str, reconstructed: float, alarms: int, named: float | None = None) -> Row:
     share = Share(value=reconstructed, low=0, high=1)
-    caught = Caught(trials=20, alarms={UNION: alarms}, honest=0.1, attacked=0.1)
+    caught = Caught(
+        trials=20,
+        alarms={UNION: alarms},
+        honest=0.1,
+        attacked=0.1,
+        later_honest=0.2,
+        later_back=0.2,
+        later_attacked=0.1,
+    )
     return Row(
         attack=name,
         family=name,

@@ -31,10 +31,7 @@ def observe_cell(
     wrong weights."""
     setup = prepare(cell, context, memory)
     batches = batches_of(cell, setup, truth.victims, truth.point)
-    chosen = list(crafted)
-    while len(chosen) < choices(cell):
-        chosen.append(choose(cell, server_of(cell, setup, truth, _seen(cell, setup, truth, batches, chosen))))
-    sent = [received(cell, setup, weights) for weights in chosen]
+    sent = attacked_rounds(cell, setup, truth, batches, crafted)
     if sent:
         setup = sent[-1]
     several = [each.weights for each in sent] if cell.grants.varies else []
@@ -43,6 +40,22 @@ def observe_cell(
     if len(truth.rows) < len(reading):
         reading, diagnosis = reading.of(truth.rows), diagnosis.of(truth.rows)
     return Observation(reading=reading, diagnosis=diagnosis)
+
+
+def attacked_rounds(
+    cell: AttackCell, setup: Setup, truth: CellTruth, batches: Sequence[Batches], crafted: Sequence[Tensors] = ()
+) -> list[Setup]:
+    """Return `setup`, the values for the round of the cell (an experiment), with the weights that an attacking server
+    chooses, for each choice: none for a listener, otherwise the weights of all rounds or of each round.
+
+    - `truth`, `batches`: true examples, and the clients' batches, for the readings that the attack sees between rounds.
+    - `crafted`: weights that the attack has already chosen, name → (*shape) for each choice; it chooses the rest now.
+
+    Raises `PluginError` for wrong weights, and `NotApplicable` if the attack cannot choose weights."""
+    chosen = list(crafted)
+    while len(chosen) < choices(cell):
+        chosen.append(choose(cell, server_of(cell, setup, truth, _seen(cell, setup, truth, batches, chosen))))
+    return [received(cell, setup, weights) for weights in chosen]
 
 
 def known_to_server(cell: AttackCell, context: RunContext, memory: Memory, crafted: Sequence[Tensors] = ()) -> Server:

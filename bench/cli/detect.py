@@ -117,10 +117,14 @@ def show(rows: "Sequence[Row]") -> None:
     for row in rows:
         for number, (name, caught) in enumerate(row.caught.items()):
             first = (row.attack, _reconstructed(row)) if number == 0 else ("", "")
-            lines.append((*first, name, _interval(caught.share(UNION)), _by_detector(caught), _accuracy(caught)))
-    common.print_table(("attack", "reconstructed", "round", "caught", "by detector", "accuracy"), lines)
+            shown = _interval(caught.share(UNION)), _by_detector(caught), _accuracy(caught), _later(caught)
+            lines.append((*first, name, *shown))
+    common.print_table(("attack", "reconstructed", "round", "caught", "by detector", "accuracy", "later"), lines)
     click.echo("\nIn %: reconstructed without a defense, or named (n); caught by all detectors together at 5 % false")
-    click.echo("alarms, with a 95 % interval, and by each detector; test accuracy, honest → received model.")
+    click.echo(
+        "alarms, with a 95 % interval, and by each detector; test accuracy, honest → received model; later: five"
+    )
+    click.echo("rounds after the honest model → if the server takes the honest model back, or trains the received one.")
     click.echo(f"The detectors take {max(row.seconds for row in rows):.1f} s for a received model.")
 
 
@@ -142,6 +146,11 @@ def _interval(share: "Share") -> str:
 
 def _accuracy(caught: "Caught") -> str:
     return f"{_percent(caught.honest)} → {_percent(caught.attacked)}"
+
+
+def _later(caught: "Caught") -> str:
+    back, attacked = _percent(caught.later_back), _percent(caught.later_attacked)
+    return f"{_percent(caught.later_honest)} → {back}, {attacked}"
 
 
 def _percent(share: float) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bench.answer.context import Memory, RunContext
 from bench.answer.setup import Setup, prepare
@@ -32,6 +32,8 @@ _SENDERS, _BATCH = 4, 32  # of a training, at most
 class Honest:
     """Model that an honest server sends to its clients at the start of a round."""
 
+    training: TrainingCell
+    """Configuration of the federation's training."""
     setup: Setup
     """Data set, clients, model and defense of the federation that trains the model."""
     weights: Tensors
@@ -77,7 +79,21 @@ def honest_models(
         for age in ages:
             if age in kept:  # absent after a divergence
                 before = kept[age - 1] if age else own_draw(cell, setup, seed)
-                yield Honest(setup=setup, weights=kept[age], previous=before, seed=seed, age=age)
+                yield Honest(training=training, setup=setup, weights=kept[age], previous=before, seed=seed, age=age)
+
+
+def later(sent: Honest, model: nn.Module, weights: Tensors, rounds: int, examples: int) -> float:
+    """Return the test accuracy in [0, 1] after further honest rounds from other weights.
+
+    - `sent`: the honest model, whose federation trains; its defense starts anew.
+    - `model`, `weights`: the trained module, with start weights, name → (*shape).
+    - `rounds`: number of further rounds.
+    - `examples`: largest number of test examples."""
+    changes = {"rounds": rounds, "checkpoints": (), "test_every": rounds, "test_examples": examples}
+    job = TrainingJob(
+        cell=sent.training.model_copy(update=changes), data=sent.setup.data, clients=sent.setup.clients, model=model
+    )
+    return train(job, begin(job, weights, sent.setup.stages)).curve[-1][1]
 
 
 def own_draw(cell: AttackCell, setup: Setup, seed: int) -> Tensors:

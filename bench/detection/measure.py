@@ -8,14 +8,14 @@ from itertools import islice
 from torch import nn
 
 from bench.answer.context import Memory, RunContext
-from bench.answer.crafted import choose, server_of
-from bench.answer.crafted import received as checked
 from bench.answer.inserted import inserts, program, program_weights
+from bench.answer.observation import attacked_rounds
 from bench.answer.setup import load_data
 from bench.answer.truth import draw_truth
+from bench.answer.victims import batches_of
 from bench.cell import AttackCell
 from bench.detection import thresholds
-from bench.detection.honest import AGES, EARLY, LATE, Honest, honest_models, received, seen
+from bench.detection.honest import AGES, EARLY, LATE, Honest, honest_models, later, received, seen
 from bench.detection.thresholds import FIRST, LATER, UNION, Null
 from bench.detectors.base import Detector, ReceivedModel
 from bench.errors import BenchError
@@ -30,6 +30,8 @@ ROUNDS = {0: "first", EARLY: "second", LATE: "late"}  # finished rounds → name
 _SPARE = 4  # federations for each that is needed: a training may diverge
 NULL_SEEDS, TRIAL_SEEDS = 10_000, 20_000  # first seeds: no federation of the trials has a part in the null
 _TESTED = 500  # examples of an accuracy
+_LATER = 5  # rounds
+_ACCURACIES = ("honest", "attacked", "later_honest", "later_back", "later_attacked")
 Tick = Callable[[str], None]
 
 
@@ -45,6 +47,12 @@ class Caught:
     """Mean test accuracy of the honest models, in [0, 1]."""
     attacked: float
     """Mean test accuracy of the received models, in [0, 1]."""
+    later_honest: float
+    """Mean test accuracy in [0, 1] five honest rounds after the honest models."""
+    later_back: float
+    """The same after an attacked round and four honest rounds, if the server takes the honest models back."""
+    later_attacked: float
+    """The same, five honest rounds after the received models: the server trains on from the chosen weights."""
 
     def share(self, detector: str = UNION) -> Share:
         """Return the share of received models for which `detector` gave an alarm, with its 95 % interval; `UNION`
@@ -150,7 +158,7 @@ def rows(records: Sequence[Record], bench: Bench, null: Callable[[AttackCell], N
 
 def _row(record: Record, cell: AttackCell, federations: Sequence[Honest], bench: Bench, null: Null) -> Row:
     alarms: dict[int, list[dict[str, bool]]] = {age: [] for age in ROUNDS}
-    accuracies: dict[int, list[tuple[float, float]]] = {age: [] for age in ROUNDS}
+    accuracies: dict[int, list[tuple[float, ...]]] = {age: [] for age in ROUNDS}
     seconds = 0.0
     for number, sent in enumerate(federations):
         bench.tick(f"{_label(cell)}: {number + 1} of {len(federations)}")
@@ -164,6 +172,9 @@ def _row(record: Record, cell: AttackCell, federations: Sequence[Honest], bench:
             (
                 accuracy(sent.setup.model, sent.weights, tested, _TESTED),
                 accuracy(sent_model, known.weights, tested, _TESTED),
+                later(sent, sent.setup.model, sent.weights, _LATER, _TESTED),
+                later(sent, sent.setup.model, sent.weights, _LATER - 1, _TESTED),
+                later(sent, sent_model, known.weights, _LATER, _TESTED),
             )
         )
     result = record.result
@@ -180,8 +191,7 @@ def _row(record: Record, cell: AttackCell, federations: Sequence[Honest], bench:
             name: Caught(
                 trials=len(alarms[age]),
                 alarms={each: sum(one[each] for one in alarms[age]) for each in (*bench.detectors, UNION)},
-                honest=_mean([honest for honest, _ in accuracies[age]]),
-                attacked=_mean([after for _, after in accuracies[age]]),
+                **dict(zip(_ACCURACIES, map(_mean, zip(*accuracies[age], strict=True)), strict=True)),
             )
             for age, name in ROUNDS.items()
             if alarms[age]
@@ -192,12 +202,13 @@ def _row(record: Record, cell: AttackCell, federations: Sequence[Honest], bench:
 def attacked(cell: AttackCell, sent: Honest, context: RunContext, memory: Memory) -> tuple[ReceivedModel, nn.Module]:
     """Return the knowledge of the first attacked client after the client received weights from the attack of the
     experiment `cell`, in place of the honest model `sent`; and the module of these weights, with layers that the server
-    inserts. `context` gives the run's folders and device; `memory` keeps loaded data sets."""
+    inserts. Of several rounds with other weights, the last counts. `context` gives the run's folders and device;
+    `memory` keeps loaded data sets."""
     victims = cell.model_copy(update={"seed": sent.seed})
     truth = draw_truth(victims, load_data(cell, context, memory), context.run)
     model = program(cell, sent.setup.model, sent.setup.data.shape)
     setup = replace(sent.setup, model=model, weights=program_weights(cell, model, dict(sent.weights)))
-    setup = checked(victims, setup, choose(victims, server_of(victims, setup, truth)))
+    setup = attacked_rounds(victims, setup, truth, batches_of(victims, setup, truth.victims, truth.point))[-1]
     return seen(sent, setup.weights, truth.victims.inputs[0, 0, 0], truth.victims.labels[0, 0, 0]), model
 
 
@@ -211,6 +222,7 @@ def _label(cell: AttackCell) -> str:
     default = values(registry.instance("attacks", cell.attack.name, {}))
     changed = [f"{key} {value_text(value)}" for key, value in cell.attack.params.items() if default.get(key) != value]
     changed += ["inserted layers"] if inserts(cell) else []
+    changed += [f"{cell.grants.repeated_readings} rounds"] if cell.grants.varies else []
     return " ".join((cell.attack.name, ", ".join(changed))).strip()
 
 
