@@ -12,7 +12,9 @@ from bench.attacks.first_layer.disguise import unseen
 from bench.attacks.first_layer.layer import refusal
 from bench.attacks.first_layer.ratios import Found, by_agreement, honest_size
 from bench.attacks.first_layer.rows import NO_ROWS, draws, public, rows_of, rows_to_choose
+from bench.attacks.first_layer.steady import steady
 from bench.attacks.objective.mismatch import by_weights
+from bench.errors import NotApplicable
 from bench.parameters import parameter
 from bench.rng import Key
 from bench.trip import Budget, Reading, Reconstruction, Server
@@ -42,6 +44,9 @@ class Bins(Attack):
     In several rounds with other weights (`server = "rounds"`) each further round measures another random direction.
     With a share p of single examples in a round, an example is single in some of r rounds with probability 1 - (1 -
     p)^r. A mixture of two examples in a bin is found once, and is refuted by a round in which its bin is empty.
+
+    With several local steps the chosen weights must hold still: `first_layer/steady.py` makes steps small, in a net
+    with a third layer.
 
     Departure: the paper inserts two layers before the model. Here the model's own layers are used with the grant
     `server = "weights"`, and inserted layers with `server = "layers"`."""
@@ -97,6 +102,10 @@ class Bins(Attack):
         weight, bias = direction.expand(count, -1), -torch.cat([edges, closed])
         block = _BLOCK if self.disguise else count
         levels = torch.from_numpy(draws(server, key, "levels").standard_normal((units, -(-count // block))))
+        if server.steps > 1:
+            if self.disguise:
+                raise NotApplicable("a disguise holds for a single local step; take disguise = 0")
+            return steady(server, rows, weight, bias, levels[:, :1], known)
         above = self.gain * honest_size(rows) * levels.repeat_interleave(block, 1)[:, :count]
         if not self.disguise:
             return rows.chosen(server, weight, bias, above, known)
@@ -106,8 +115,6 @@ class Bins(Attack):
         return rows.chosen(server, weight[order], bias[order], above[:, order], known, limit=False)
 
     def refuses(self, reading: Reading) -> str | None:
-        if reading.steps > 1:
-            return "the weights of a later local step are not those of the server"
         rows = rows_of(reading)
         if rows is None:
             return refusal(reading) or NO_ROWS

@@ -56,15 +56,17 @@ class Rows:
           its outputs."""
         reached = (expected @ weight.T + bias).relu() @ above.T
         factor = 1 / reached.abs().max().clamp_min(1e-12) if limit else 1.0
-        weight = factor * weight / self.first.factor
-        bias = factor * bias - weight @ self.first.offset
-        values = {
-            f"{self.first.prefix}weight": weight,
-            f"{self.first.prefix}bias": bias,
+        values = self.of_first(factor * weight, factor * bias) | {
             f"{self.second}weight": above,
             f"{self.second}bias": torch.zeros(len(above)) if limit else -reached.mean(0),
         }
         return {name: values.get(name, value).to(value) for name, value in server.weights.items()}
+
+    def of_first(self, weight: Tensor, bias: Tensor) -> dict[str, Tensor]:
+        """Return the first layer's parameters, name → (*shape), which compute the outputs by `weight` (row, input) and
+        `bias` (row,) for inputs without normalisation."""
+        weight = weight / self.first.factor
+        return {f"{self.first.prefix}weight": weight, f"{self.first.prefix}bias": bias - weight @ self.first.offset}
 
 
 def rows_of(known: Reading | Server) -> Rows | None:

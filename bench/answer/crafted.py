@@ -34,6 +34,8 @@ def server_of(cell: AttackCell, setup: Setup, truth: CellTruth, seen: Reading | 
         shape=setup.data.shape,
         classes=setup.data.classes,
         steps=steps,
+        batch=federated.batch,
+        rate=federated.rate,
         examples=point.examples(batch=federated.batch, steps=steps, senders=cell.senders),
         public_inputs=public,
         public_labels=labels,
