@@ -46,7 +46,11 @@ LAYERS = (
     ("cli",),
 )
 # The same inside attacks/, by what a part reads; the registered entries stand above.
-ATTACK_LAYERS = (("base", "objective", "solvers"), ("labels", "first_layer", "last_layer", "inverter"), ("candidates", "search"))
+ATTACK_LAYERS = (
+    ("base", "objective", "solvers"),
+    ("labels", "first_layer", "last_layer", "inverter"),
+    ("candidates", "search"),
+)
 # What these must never import, however far away; names outside `bench` count by their top level.
 VIEWS = ("bench.leaderboard", "bench.gate", "bench.pictures", "bench.tracking", "bench.submission")
 _NOT_IN_VIEWS = ("bench.answer", "bench.federated", "torch")
