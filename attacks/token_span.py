@@ -93,8 +93,8 @@ class TokenSpan(Attack):
                 break
             draws = [key.generator("start", index, 0, start + number) for number in range(_STARTS)]
             losses |= search.improve(draws, {text for text, loss in losses.items() if loss <= _EXACT})
-            if sum(loss <= _EXACT for loss in losses.values()) >= count:
-                break
+            if not whole.null.shape[1] or sum(loss <= _EXACT for loss in losses.values()) >= count:
+                break  # all texts are equally near, or all are found
         best = sorted(losses, key=lambda text: losses[text])[:count]
         certain = sum(losses[text] <= _EXACT for text in best)
         texts = torch.tensor(best, dtype=torch.float64).reshape(-1, *reading.shape)

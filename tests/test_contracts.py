@@ -43,6 +43,7 @@ pytestmark = pytest.mark.long
 SMALLER = {  # the promises do not depend on it
     "learned-inverter": {"simulations": 150, "components": 16},
     "token-span": {"starts": 2},
+    "token-matching": {"starts": 1},
 }
 LIKE_CPL = {"dlg", "idlg", "gradinv"}  # other parts in the same engine
 LIKE_CNN = {"convnet8"}  # more of the same layers

@@ -49,7 +49,7 @@ LAYERS = (
 ATTACK_LAYERS = (
     ("base", "objective", "solvers"),
     ("labels", "first_layer", "last_layer", "inverter"),
-    ("candidates", "search"),
+    ("candidates", "search", "texts"),
 )
 # What these must never import, however far away; names outside `bench` count by their top level.
 VIEWS = ("bench.leaderboard", "bench.gate", "bench.pictures", "bench.tracking", "bench.submission")

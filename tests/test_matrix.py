@@ -290,7 +290,7 @@ ERRORS = [
         published('dataset = "digits"'),
         "published[0]: gives no figure; give one of asr, iterations, accuracy, epsilon, rounds, milliseconds, "
         "overhead, rmse, rmse_unclipped, psnr_db, ssim, lpips, st_lpips, numeric_rmse, groups_right, "
-        "over_prior_db, tokens_right, token_recall, token_precision, over_prior_tokens",
+        "over_prior_db, tokens_right, token_recall, token_precision, rouge_1, rouge_2, over_prior_tokens",
     ),
     (
         published('columns = ["asr"]\nrows = [[1]]'),

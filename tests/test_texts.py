@@ -48,7 +48,28 @@ def test_tokens_count_in_place_and_with_repeats(
     guess: list[float], right: float, recall: float, precision: float
 ) -> None:
     expected = {"tokens_right": right, "token_recall": recall, "token_precision": precision}
-    assert figures([5, 6, 5, 7, 0, 0], guess) == pytest.approx(expected)
+    found = figures([5, 6, 5, 7, 0, 0], guess)
+    assert {name: found[name] for name in expected} == pytest.approx(expected)
+
+
+@pytest.mark.slow
+def test_rouge_equals_the_library() -> None:
+    """The package splits strings; ids with spaces between them are its words."""
+    scorer = pytest.importorskip("rouge_score.rouge_scorer").RougeScorer(["rouge1", "rouge2"])
+    random = np.random.default_rng(0)
+    truth, guess = TEXT.values.draw(random, (40, 5, 9)), TEXT.values.draw(random, (40, 5, 9))
+    found = measured(truth, guess, TEXT, ())
+    for at in np.ndindex(40, 5):
+        said = scorer.score(*(" ".join(f"{each:.0f}" for each in text[at] if each) for text in (truth, guess)))
+        assert found["rouge_1"][at] == pytest.approx(said["rouge1"].fmeasure)
+        assert found["rouge_2"][at] == pytest.approx(said["rouge2"].fmeasure)
+
+
+def test_rouge_counts_runs_of_tokens() -> None:
+    found = figures([5, 6, 5, 7, 0, 0], [5, 6, 7, 7, 6, 0])  # shared: 5, 6, 7; the pair 5 6
+    assert (found["rouge_1"], found["rouge_2"]) == pytest.approx((2 * 3 / 9, 2 * 1 / 7))
+    one = figures([5, 0], [5, 0])
+    assert (one["rouge_1"], one["rouge_2"]) == (1, 0)  # no pair
 
 
 def test_a_guess_without_numbers_has_no_figure() -> None:

@@ -72,6 +72,8 @@ TOKEN_RECALL = Metric(
 TOKEN_PRECISION = Metric(
     name="token_precision", label="token precision", better="higher", percent=True, kinds=(TEXT,), least=0, most=1
 )
+ROUGE_1 = Metric(name="rouge_1", label="ROUGE-1", better="higher", percent=True, kinds=(TEXT,), least=0, most=1)
+ROUGE_2 = Metric(name="rouge_2", label="ROUGE-2", better="higher", percent=True, kinds=(TEXT,), least=0, most=1)
 OVER_PRIOR_TOKENS = Metric(
     name="over_prior_tokens", label="over prior", better="higher", percent=True, kinds=(TEXT,), least=-1, most=1
 )
@@ -90,6 +92,8 @@ METRICS = (
     TOKENS_RIGHT,
     TOKEN_RECALL,
     TOKEN_PRECISION,
+    ROUGE_1,
+    ROUGE_2,
     OVER_PRIOR_TOKENS,
 )
 COMPARED = tuple(metric for metric in METRICS if metric.compared)

@@ -101,6 +101,10 @@ class ExampleScore(_Strict):
     """Share of a text's tokens that the reconstruction holds, in any place, counted as often as they occur, 0 to 1."""
     token_precision: Annotated[float | None, _UNLESS_NONE] = None
     """Share of the reconstruction's tokens that the true text holds, in any place, counted likewise, 0 to 1."""
+    rouge_1: Annotated[float | None, _UNLESS_NONE] = None
+    """Harmonic mean of token recall and precision (texts), 0 to 1."""
+    rouge_2: Annotated[float | None, _UNLESS_NONE] = None
+    """The same for pairs of adjacent tokens, 0 to 1."""
     over_prior_tokens: Annotated[float | None, _UNLESS_NONE] = None
     """`tokens_right` minus the highest `tokens_right` of a prior-only baseline (texts), -1 to 1."""
 

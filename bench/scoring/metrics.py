@@ -22,6 +22,8 @@ from bench.record.metrics import (
     PSNR_DB,
     RMSE,
     RMSE_UNCLIPPED,
+    ROUGE_1,
+    ROUGE_2,
     SSIM,
     TOKEN_PRECISION,
     TOKEN_RECALL,
@@ -148,16 +150,45 @@ def token_precision(truth: ArrayLike, guess: ArrayLike) -> Floats:
     return precision
 
 
-def _shared(truth: Floats, guess: ArrayLike) -> Floats:
-    """Return the number of tokens that each text of `truth` and `guess` have in common, with repeats."""
+@_measures(ROUGE_1)
+def rouge_1(truth: ArrayLike, guess: ArrayLike) -> Floats:
+    """Return ROUGE-1 of each text, 0 to 1: the harmonic mean of token recall and precision, (reading, example). `truth`
+    and `guess` are (reading, example, position). NaN for a guess with NaN; 0 without a common token."""
+    return _rouge(truth, guess, 1)
+
+
+@_measures(ROUGE_2)
+def rouge_2(truth: ArrayLike, guess: ArrayLike) -> Floats:
+    """Return ROUGE-2 of each text, 0 to 1: the harmonic mean of recall and precision of pairs of adjacent tokens,
+    (reading, example). `truth` and `guess` are (reading, example, position). NaN for a guess with NaN; 0 without a
+    common pair."""
+    return _rouge(truth, guess, 2)
+
+
+def _rouge(truth: ArrayLike, guess: ArrayLike, length: int) -> Floats:
+    """Return ROUGE of each text by runs of `length` adjacent tokens (Lin 2004), as the package rouge-score."""
+    true, claimed = TEXT.values.checked(truth), np.asarray(guess, np.float64)
+    counts = lengths(true) + lengths(TEXT.values.cleaned(claimed)) - 2 * (length - 1)
+    shared: Floats = 2 * _shared(true, claimed, length) / np.maximum(counts, 1)
+    return shared
+
+
+def _shared(truth: Floats, guess: ArrayLike, length: int = 1) -> Floats:
+    """Return the number of runs of `length` adjacent tokens that each text of `truth` and `guess` have in common, with
+    repeats."""
     raw = np.asarray(guess, np.float64)
     claimed = TEXT.values.cleaned(raw)
     common = np.full(truth.shape[:2], np.nan)
     for at in np.ndindex(common.shape):
         if np.isfinite(raw[at]).all():
-            both = Counter(truth[at].tolist()) & Counter(claimed[at].tolist())
-            common[at] = sum(count for token, count in both.items() if token != PAD)
+            common[at] = (_runs(truth[at], length) & _runs(claimed[at], length)).total()
     return common
+
+
+def _runs(text: Floats, length: int) -> Counter[tuple[float, ...]]:
+    """Count the runs of `length` adjacent tokens in `text` (position,); padding is left out."""
+    tokens = text[text != PAD].tolist()
+    return Counter(zip(*(tokens[start:] for start in range(length)), strict=False))
 
 
 def measured(truth: Floats, guess: Floats, kind: Kind, groups: Sequence[Group]) -> dict[str, Floats]:

@@ -10,7 +10,10 @@ from bench.leaderboard.forms.numbers import formatted, share
 from bench.record.names import distinct
 from bench.record.schema import Record
 
-_HEADS = ("setting", "attack", "defense", "sentences", "word for word", "certified", "recall", "precision", "CPU s")
+_HEADS = (
+    *("setting", "attack", "defense", "sentences", "word for word", "certified"),
+    *("recall", "precision", "ROUGE-1", "ROUGE-2", "CPU s"),
+)
 
 
 def sentences(records: Sequence[Record]) -> str:
@@ -33,6 +36,8 @@ def sentences(records: Sequence[Record]) -> str:
                 share(fmean(reading.certificate or 0.0 for reading in readings)),
                 share(fmean(example.token_recall or 0.0 for example in examples)),
                 share(fmean(example.token_precision or 0.0 for example in examples)),
+                share(fmean(example.rouge_1 or 0.0 for example in examples)),
+                share(fmean(example.rouge_2 or 0.0 for example in examples)),
                 formatted(sum(record.cost.cpu_seconds for record in its) / len(examples), ".2g"),
             ]
         )

@@ -1,0 +1,171 @@
+"""How well texts explain a reading: the distance between their simulated reading and the observed reading."""
+
+import copy
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from bench.attacks.objective.mismatch import Mismatch
+from bench.attacks.texts.embedding import token_embedding, vectors
+from bench.attacks.texts.language import Language
+from bench.gradients import group_gradients, one_hot
+from bench.training import loss_of
+from bench.trip import Candidates, Tensors, repeated
+
+_AT_ONCE = 64  # gradients of texts in memory
+_ALL_TEXTS = 32  # texts of all compared batches in memory, if each text's gradient counts
+
+State = tuple[Tensor, Tensors]  # texts (example, position), their gradients, name → (example, *shape)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """The distance between a reading and the readings that texts would cause, plus the texts' improbability."""
+
+    mismatch: Mismatch
+    observed: Tensors
+    """The attacked reading, name → (1, *shape)."""
+    weights: Tensors
+    """Weights of the model, name → (*shape)."""
+    model: nn.Module
+    """Copy of the model without hooks."""
+    embedding: str
+    """Path of the token embedding."""
+    table: Tensor
+    """(token, value): the token embedding's weights."""
+    targets: Tensor
+    """(example, class): label probabilities of the examples behind the reading."""
+    language: Language
+    scale: float
+    """Factor between a negative log likelihood and the distance; 0 without a known noise, which ignores the language.
+    """
+
+    @classmethod
+    def of(cls, mismatch: Mismatch, observed: Tensors, labels: Tensor) -> Self:
+        """Prepare the distance for the reading `observed`, name → (1, *shape), with the class numbers `labels`
+        (example,)."""
+        reading = mismatch.reading
+        like = next(iter(observed.values()))
+        model = copy.deepcopy(reading.model)
+        for module in model.modules():
+            module._forward_pre_hooks.clear()  # passes of the copy are no evaluations
+        weights = {name: value[0] for name, value in reading.weights.items()}
+        texts = reading.public_inputs.to(like)
+        path = token_embedding(model, weights, texts[:1].long())
+        assert path is not None
+        table = _table(model, weights, path)
+        return cls(
+            mismatch=mismatch,
+            observed=observed,
+            weights=weights,
+            model=model,
+            embedding=path,
+            table=table,
+            targets=one_hot(labels, reading.classes, like.dtype),
+            language=Language.of(texts, len(table)),
+            scale=_scale(mismatch),
+        )
+
+    def gradients(self, texts: Tensor, examples: Tensor) -> dict[str, Tensor]:
+        """Return the gradient of each text in `texts` (text, position), with the labels of the examples at the
+        positions `examples` (text,): name → (text, *shape)."""
+        inputs = texts[:, None].to(self.targets)
+        return group_gradients(self.model, self.weights, inputs, self.targets[examples][:, None])
+
+    def state(self, texts: Tensor) -> State:
+        """Return the `texts` (example, position) with their gradients."""
+        return texts, self.gradients(texts, torch.arange(len(texts)))
+
+    def losses(self, state: State, moves: Tensor) -> Tensor:
+        """Return the distance of each batch of texts in `moves` (move, example, position): (move,). `state` is a near
+        batch: only texts that differ need a gradient."""
+        changed = (moves != state[0]).any(-1)
+        whole = self._each_text_counts
+        most = max(1, _ALL_TEXTS // len(state[0])) if whole else _AT_ONCE // 2
+        parts = zip(moves.split(most), changed.split(most), strict=True)
+        found = torch.cat([self._some(state, *part, whole) for part in parts])
+        return found.cpu() - self.scale * self.language.log_probability(moves).sum(-1).float()
+
+    def _some(self, state: State, moves: Tensor, changed: Tensor, whole: bool) -> Tensor:
+        count, (rows, examples) = len(moves), changed.nonzero(as_tuple=True)
+        start = {name: value if whole else value.mean(0) for name, value in state[1].items()}
+        shown = {name: value.expand(count, *value.shape).clone() for name, value in start.items()}
+        for row, example in zip(rows.split(_AT_ONCE), examples.split(_AT_ONCE), strict=True):
+            new = self.gradients(moves[row, example], example) if len(row) else {}
+            row, example = row.to(self.targets.device), example.to(self.targets.device)
+            for name, value in new.items():
+                if whole:
+                    shown[name][row, example] = value
+                else:
+                    shown[name].index_add_(0, row, (value - state[1][name][example]) / len(state[0]))
+        return self._distance({name: value if whole else value[:, None] for name, value in shown.items()}, moves)
+
+    def _distance(self, gradients: Tensors, moves: Tensor) -> Tensor:
+        behind = Candidates(
+            inputs=moves.to(self.targets), targets=self.targets.expand(len(moves), -1, -1), weights=self.weights
+        )
+        target = repeated(self.observed, len(moves))
+        return self.mismatch.of_shown(self.mismatch.shown(target, gradients, behind), target)
+
+    @property
+    def _each_text_counts(self) -> bool:
+        description = self.mismatch.reading.description
+        return description is not None and (description.inside_steps or description.senders > 1)
+
+    def wanted(self, state: State) -> dict[str, Tensor]:
+        """Return the direction in which the mean gradient of the texts should change, name → (*shape): the distance's
+        negative derivative."""
+        with torch.enable_grad():
+            each = {name: value.detach().requires_grad_() for name, value in state[1].items()}
+            mean = {
+                name: value[None] if self._each_text_counts else value.mean(0)[None, None]
+                for name, value in each.items()
+            }
+            distance = self._distance(mean, state[0][None]).sum()
+            slopes = torch.autograd.grad(distance, list(each.values()), materialize_grads=True)
+        found = {name: -slope.mean(0) for name, slope in zip(each, slopes, strict=True)}
+        if any(bool(value.any()) for value in found.values()):
+            return found
+        return {name: value[0] - state[1][name].mean(0) for name, value in self.observed.items()}
+
+    def promise(self, state: State) -> Tensor:
+        """Return how much each token in each place improves the distance, to first order, (example, position, token):
+        by the vector's effect on the gradients, and by the row of the embedding's gradient that it fills."""
+        texts, wanted = state[0], self.wanted(state)
+        weights = {name: value.detach().requires_grad_() for name, value in self.weights.items()}
+        with torch.enable_grad(), vectors(self.model, self.embedding) as leaves:
+            logits = functional_call(self.model, weights, (texts.to(self.targets),))
+            loss = sum(loss_of(self.model)(logits[n : n + 1], self.targets[n : n + 1]) for n in range(len(texts)))
+            own = [name for name in weights if name != f"{self.embedding}.weight"]
+            rows, *each = torch.autograd.grad(
+                loss, [leaves[0], *(weights[name] for name in own)], create_graph=True, allow_unused=True
+            )
+            agreement = sum(
+                (wanted[name] * value).sum() for name, value in zip(own, each, strict=True) if value is not None
+            )
+            slopes = torch.autograd.grad(agreement, leaves[0])[0]
+        filled = wanted.get(f"{self.embedding}.weight")
+        total = slopes @ self.table.mT
+        if filled is not None:
+            total = total + rows.detach() @ filled.mT
+        total = total.detach().cpu()
+        return total - total.gather(2, texts[..., None])
+
+
+def _table(model: nn.Module, weights: Tensors, path: str) -> Tensor:
+    layer = model.get_submodule(path)
+    assert isinstance(layer, nn.Embedding)
+    return weights.get(f"{path}.weight", layer.weight).detach()
+
+
+def _scale(mismatch: Mismatch) -> float:
+    description = mismatch.reading.description
+    if description is None:
+        return 0.0
+    noise = description.noise
+    if mismatch.distance.kind == "l1":
+        return (noise.variance / 2) ** 0.5
+    return 2 * noise.variance if mismatch.distance.kind == "l2" else 0.0

@@ -1,0 +1,37 @@
+"""A language model from public texts: which token follows which."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bench.kinds.texts import PAD
+
+_FOLLOWS, _OCCURS = 0.75, 0.2  # weights of token pairs and of single tokens; the rest is equal for all tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Language:
+    """Probabilities of a token after another token, with the padding as a text's beginning and end."""
+
+    log: Tensor
+    """(token before, token): log probabilities."""
+
+    @classmethod
+    def of(cls, texts: Tensor, tokens: int) -> "Language":
+        """Count token pairs in the public `texts` (text, position). `tokens` is the size of the vocabulary."""
+        ids = texts.cpu().long().clamp(PAD, tokens - 1)
+        ids = torch.nn.functional.pad(ids, (1, 1), value=PAD)
+        before, after = ids[:, :-1].flatten(), ids[:, 1:].flatten()
+        kept = (before != PAD) | (after != PAD)
+        pairs = torch.zeros(tokens, tokens, dtype=torch.float64)
+        pairs.index_put_((before[kept], after[kept]), torch.ones(int(kept.sum()), dtype=torch.float64), accumulate=True)
+        single = pairs.sum(0) / pairs.sum().clamp_min(1)
+        follows = pairs / pairs.sum(1, keepdim=True).clamp_min(1)
+        return cls(log=(_FOLLOWS * follows + _OCCURS * single + (1 - _FOLLOWS - _OCCURS) / tokens).log())
+
+    def log_probability(self, texts: Tensor) -> Tensor:
+        """Return the log probability of each text in `texts` (..., position): (...,)."""
+        ids = torch.nn.functional.pad(texts.long(), (1, 1), value=PAD)
+        before, after = ids[..., :-1], ids[..., 1:]
+        return (self.log[before, after] * ((before != PAD) | (after != PAD))).sum(-1)

@@ -1,0 +1,116 @@
+"""Recover texts by the likelihood of their gradient: a discrete search that neither noise nor a low rank ends."""
+
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bench.attacks.base import Attack, Objective
+from bench.attacks.labels.infer import infer_labels
+from bench.attacks.objective.distance import Distance
+from bench.attacks.objective.mismatch import Mismatch, by_likelihood, mean_observation, observations, same_weights
+from bench.attacks.texts.embedding import token_embedding
+from bench.attacks.texts.fit import Fit
+from bench.attacks.texts.search import Search
+from bench.parameters import parameter
+from bench.rng import Key
+from bench.trip import Budget, Reading, Reconstruction, Tensors
+
+_NOTES = ("a step of the search counts as an evaluation; it also compares about a hundred changed texts",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenMatching(Attack):
+    """Search for the texts whose simulated reading is nearest to the reading (the observed update). With a description
+    of the defense, near means likely under the described noise; a language model from public texts (which token follows
+    which) then adds the texts' own probability.
+
+    The search starts at the public texts that explain the reading best. It exchanges, appends and removes tokens, moves
+    tokens within a text and between texts, and keeps each improvement. Derivatives with respect to token vectors, and
+    the rows of the token embedding's gradient, select the exchanges. No row space is needed: the search also works
+    under noise, at low ranks, and for models without attention. There is no certificate.
+
+    Departures from LAMP: the search is discrete only, by exact gradients of changed texts; the language model counts
+    token pairs."""
+
+    reference = "Balunović et al. 2022 (LAMP)"
+    knowledge = ("plain", "adaptive")
+    takes = ("text",)
+
+    starts: int = parameter(4, "starts of the search", source="ours", low=1)
+
+    def refuses(self, reading: Reading) -> str | None:
+        if reading.linked != "vector":
+            return "it compares whole gradients, and this reading's coordinates are not linked"
+        if reading.stepwise:
+            return "it does not handle several local steps"
+        if not same_weights(reading):
+            return "it does not handle observations under several weights"
+        weights = {name: value[0] for name, value in reading.weights.items()}
+        if token_embedding(reading.model, weights, reading.public_inputs[:1].long()) is None:
+            return "its model has no embedding of tokens"
+        return None
+
+    def objective(self, reading: Reading) -> Objective:
+        observed = mean_observation(observations(reading))
+        return partial(_mismatch(reading), [observed], differentiable=False)
+
+    def reconstruct(self, reading: Reading, budget: Budget, key: Key) -> Reconstruction:
+        observed = mean_observation(observations(reading))
+        labels, mismatch = infer_labels(reading, observed), _mismatch(reading)
+        found = []
+        for row, index in enumerate(reading.indices):
+            alone = {name: value[row : row + 1] for name, value in observed.items()}
+            found.append(self._texts(mismatch, alone, labels[row].clamp_min(0), budget.evaluations, key, index))
+        steps = torch.tensor([each.steps for each in found])
+        return Reconstruction(
+            inputs=torch.stack([each.texts for each in found]).to(next(iter(observed.values()))),
+            labels=labels,
+            loss=torch.tensor([each.loss for each in found], dtype=torch.float64),
+            evaluations=steps,
+            outer=steps,
+            restarts=torch.tensor([each.restarts for each in found]),
+            status=tuple("ok" if np.isfinite(each.loss) else "nan" for each in found),
+            notes=_NOTES,
+        )
+
+    def _texts(
+        self, mismatch: Mismatch, observed: Tensors, labels: Tensor, evaluations: int, key: Key, index: int
+    ) -> "_Result":
+        reading = mismatch.reading
+        zero = float(mismatch.distance.of_zero(observed))
+        if not np.isfinite(zero):
+            nothing = reading.public_mean.expand(reading.examples, *reading.shape)
+            return _Result(loss=float("nan"), texts=nothing, steps=0, restarts=0)
+        search = Search(Fit.of(mismatch, observed, labels), zero)
+        best = _Result(loss=float("inf"), texts=torch.empty(0), steps=0, restarts=-1)
+        ends: set[tuple[tuple[int, ...], ...]] = set()
+        for start in range(self.starts):
+            loss, texts, steps = search.improve(key.generator("start", index, 0, start), evaluations - best.steps)
+            nearer = loss <= best.loss
+            best = _Result(
+                loss=min(loss, best.loss),
+                texts=texts if nearer else best.texts,
+                steps=best.steps + steps,
+                restarts=start,
+            )
+            end = tuple(sorted(map(tuple, texts.tolist())))
+            if loss <= search.exact or best.steps >= evaluations or (nearer and end in ends):
+                break  # the last reason: two starts have the same best end
+            ends.add(end)
+        return best
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Result:
+    loss: float
+    texts: Tensor  # (example, position)
+    steps: int
+    restarts: int
+
+
+def _mismatch(reading: Reading) -> Mismatch:
+    kind = "cosine" if reading.description is None else "l2"
+    return Mismatch(reading=reading, distance=by_likelihood(Distance(kind=kind), reading))

@@ -1,0 +1,124 @@
+"""Promise: texts that explain a reading come back also under noise and from low ranks."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from bench import api
+from bench.attacks.objective.mismatch import mean_observation, observations
+from bench.attacks.texts.fit import Fit
+from bench.attacks.texts.language import Language
+from bench.attacks.texts.moves import crossed, shifted, together
+from bench.attacks.token_matching import TokenMatching, _mismatch
+from bench.contracts.situations import Situation, situation
+from bench.kinds.texts import TEXT, lengths
+from bench.rng import Key
+from bench.trip import Budget, Reading, Reconstruction
+
+POSITIONS = 8
+PUBLIC = torch.from_numpy(TEXT.values.draw(np.random.default_rng(1), (40, POSITIONS))).long()
+
+
+def ids(rows: list[list[int]]) -> Tensor:
+    return torch.tensor([row + [0] * (POSITIONS - len(row)) for row in rows])
+
+
+def attacked(reading: Reading, evaluations: int = 100) -> Reconstruction:
+    return TokenMatching(starts=2).reconstruct(reading, Budget(evaluations=evaluations), Key(seed=0))
+
+
+def texts(inputs: Tensor) -> list[tuple[float, ...]]:
+    return sorted(tuple(text) for text in inputs.tolist())
+
+
+def read(model: nn.Module, sentences: Tensor, noise: float = 0.0) -> Reading:
+    gradients = api.gradient(model, sentences, [n % 2 for n in range(len(sentences))])
+    draws = torch.Generator().manual_seed(0)
+    gradients = {
+        name: value + noise**0.5 * torch.randn(value.shape, generator=draws) for name, value in gradients.items()
+    }
+    given = {"model": model, "shape": (POSITIONS,), "classes": 2, "batch": len(sentences)}
+    return api.reading(gradients, kind="text", public=PUBLIC, **given)
+
+
+def build(name: str, **params: object) -> nn.Module:
+    torch.manual_seed(0)
+    return api.build(name, shape=(POSITIONS,), classes=2, params={"tokens": 16, "width": 16, "blocks": 1, **params})
+
+
+@pytest.mark.parametrize(
+    ("params", "noise"),
+    [
+        ({"name": "tiny-transformer"}, 1e-3),  # noise of the size of the gradient
+        ({"name": "fine-tuned-transformer", "rank": 1, "b0": "drawn"}, 0.0),
+        ({"name": "fine-tuned-transformer", "part": "blocks"}, 0.0),
+    ],
+)
+def test_a_text_comes_back_where_no_row_space_shows_it(params: dict[str, object], noise: float) -> None:
+    sentence = ids([[3, 9, 14, 3, 7, 11]])
+    result = attacked(read(build(**params), sentence, noise))  # type: ignore[arg-type]
+    assert texts(result.inputs[0]) == texts(sentence)
+    assert result.certificate is None
+    assert 0 < int(result.evaluations[0]) <= 100
+    assert int(attacked(read(build(**params), sentence, noise), 1).evaluations[0]) == 1  # type: ignore[arg-type]
+
+
+def test_two_texts_come_back() -> None:
+    sentences = ids([[3, 9, 14, 3, 7], [12, 5, 8]])
+    assert texts(attacked(read(build("tiny-transformer"), sentences)).inputs[0]) == texts(sentences)
+
+
+@pytest.fixture(scope="module")
+def described() -> Situation:
+    return situation("type-1", batch=2, readings=1, kind=TEXT, defense="dp-sgd", knowledge="adaptive")
+
+
+def test_distances_of_near_texts_equal_those_from_the_beginning(described: Situation) -> None:
+    """Only changed texts get a new gradient; a clip and noise are simulated."""
+    for case in (described, situation("type-1", batch=2, readings=1, kind=TEXT)):
+        reading, mismatch = case.reading, _mismatch(case.reading)
+        observed = mean_observation(observations(reading))
+        labels = torch.tensor([0, 1])
+        fit = replace(Fit.of(mismatch, observed, labels), scale=0.0)
+        truth = case.truth[0].long()
+        moves = torch.cat([truth[None], crossed(truth)[:3], shifted(truth)[:3]])
+        objective = TokenMatching().objective(reading)
+        targets = torch.nn.functional.one_hot(labels, reading.classes).to(case.truth)
+        like = next(iter(observed.values())).dtype
+        expected = [float(objective(move[None].to(like), targets[None].to(like))) for move in moves]
+        assert fit.losses(fit.state(truth), moves).tolist() == pytest.approx(expected, rel=1e-3)
+
+
+def test_the_noise_weighs_the_language(described: Situation) -> None:
+    observed = mean_observation(observations(described.reading))
+    fit = Fit.of(_mismatch(described.reading), observed, torch.tensor([0, 1]))
+    assert described.reading.description is not None
+    assert fit.scale == pytest.approx(2 * described.reading.description.noise.variance) and fit.scale > 0
+
+
+def test_a_language_model_prefers_texts_like_the_public_ones() -> None:
+    language = Language.of(ids([[1, 2, 3], [1, 2, 4], [5, 2, 3]]), 16)
+    torch.testing.assert_close(language.log.exp().sum(1)[[0, 1, 2]], torch.ones(3, dtype=torch.float64))
+    likely, shuffled, longer = language.log_probability(ids([[1, 2, 3], [3, 2, 1], [1, 2, 3, 7]])).tolist()
+    assert likely > shuffled and likely > longer
+
+
+def test_moves_leave_no_padding_between_tokens() -> None:
+    batch = ids([[3, 9, 14], [12, 5, 8, 6, 2]])
+    moves = torch.cat([crossed(batch), shifted(batch)])
+    joined = together(batch, moves)
+    for made in (moves, joined):
+        assert len(made) and ((made != 0).sum(-1).numpy() == lengths(made.numpy())).all()
+
+
+def test_what_the_attack_cannot_read_it_refuses() -> None:
+    reading, attack = situation(kind=TEXT).reading, TokenMatching()
+    assert attack.refuses(reading) is None
+    for changes, line in (
+        ({"linked": "coordinate"}, "it compares whole gradients, and this reading's coordinates are not linked"),
+        ({"steps": 2}, "it does not handle several local steps"),
+    ):
+        assert attack.refuses(replace(reading, **changes)) == line  # type: ignore[arg-type]
