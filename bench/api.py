@@ -37,6 +37,7 @@ from bench.own.opacus import OpacusStep, from_opacus
 from bench.own.recorded import Recording, recording
 from bench.own.repeats import Claim
 from bench.own.score import scaled_inputs, score
+from bench.own.vocabulary import BEYOND, refuse_unknown_tokens
 from bench.own.weights import refuse_batch_statistics
 from bench.pictures.grid import grid
 from bench.pictures.grid import save as save_picture
@@ -95,6 +96,8 @@ def gradient(
     refuse_diverged(module.state_dict(), where="the model")
     module.requires_grad_()
     x = coerce.tensor(inputs, "inputs").to(next(module.parameters()).dtype)
+    if x.dim() == 2:
+        refuse_unknown_tokens(module, x, "inputs")
     try:
         with torch.enable_grad():
             logits = module(x.clone())
@@ -102,7 +105,8 @@ def gradient(
             logits = two_logits(module, (), logits) if one_logit else logits
             classes = logits.shape[-1]
     except (RuntimeError, ValueError, IndexError) as error:
-        wrong = f"{tuple(x.shape)}, (example, *shape): {first_line(error)}"
+        hint = BEYOND if isinstance(error, IndexError) else ""
+        wrong = f"{tuple(x.shape)}, (example, *shape): {first_line(error)}{hint}"
         raise BenchError(f"the model takes no inputs of shape {wrong}") from None
     declare(module, loss=declared(loss, classes, one_logit=one_logit), batch_statistics=batch_statistics)
     targets = one_hot(coerce.labels(labels, len(x), classes), classes, x.dtype)

@@ -21,6 +21,7 @@ from bench.own.order import declared, matters, sought, spread
 from bench.own.replay import positions, replayed
 from bench.own.rounding import rounded
 from bench.own.statistics import statistics_fault
+from bench.own.vocabulary import refuse_texts
 from bench.sanitize import first_line
 from bench.trip import Reading
 
@@ -76,6 +77,7 @@ def check(
         distinct = distinct_examples(reading)
         like = (len(reading), distinct, *reading.shape)
         inputs = coerce.like_reading(truth, like).to(next(iter(observed.values())))
+        refuse_texts(reading.model, inputs, "truth", reading.kind)
         targets = coerce.labels(labels, len(reading) * distinct, reading.classes).reshape(len(reading), distinct)
         at = None if order is None else declared(order, reading)
         return _against_truth(reading, observed, inputs, targets, at)

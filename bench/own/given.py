@@ -21,6 +21,7 @@ from bench.own.local import SGD, Adam
 from bench.own.losses import declared as declared_loss
 from bench.own.repeats import granted_labels
 from bench.own.statistics import sent_statistics
+from bench.own.vocabulary import refuse_texts
 from bench.own.weights import (
     check_model,
     difference,
@@ -151,6 +152,8 @@ def reading(
     if moved is not None and defense is not None:
         raise BenchError("statistics of a client with a defense are not simulated; leave statistics or defense out")
     inputs, input_labels = _public(public, public_labels, meta, of_data)
+    if public is not None:
+        refuse_texts(module, inputs, "public", of_data)
     trained = None if after is None else local
     made = Reading(
         point=point("type-2" if batch * steps == 1 and defense is None else "type-1"),

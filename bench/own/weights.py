@@ -12,6 +12,7 @@ from bench.gradients import mixing_layer
 from bench.kinds.base import Kind
 from bench.own.coerce import Values, tensor
 from bench.own.losses import two_logits
+from bench.own.vocabulary import BEYOND
 from bench.record.checkpoints import fit, refuse_diverged
 from bench.sanitize import first_line
 from bench.uses import bypass, reached
@@ -35,7 +36,8 @@ def check_model(module: nn.Module, shape: tuple[int, ...], classes: int, kind: K
         with torch.no_grad():
             outputs = module(torch.zeros((count, *shape), dtype=like.dtype))
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
-        raise BenchError(f"the model takes no inputs of shape {(count, *shape)}: {first_line(error)}") from None
+        hint = BEYOND if isinstance(error, IndexError) else ""
+        raise BenchError(f"the model takes no inputs of shape {(count, *shape)}: {first_line(error)}{hint}") from None
     given = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
     if classes == 2 and given in ((count,), (count, 1)):
         module.register_forward_hook(two_logits)
