@@ -1,4 +1,4 @@
-"""Recover texts by the likelihood of their gradient: a discrete search that neither noise nor a low rank ends."""
+"""Recover texts by their gradient's likelihood: a discrete search, also under noise and at low ranks."""
 
 from dataclasses import dataclass
 from functools import partial

@@ -1,1 +1,1 @@
-"""Parts of attacks on texts."""
+"""Parts for attacks on texts."""

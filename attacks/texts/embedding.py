@@ -1,4 +1,4 @@
-"""The token embedding of a model of texts."""
+"""A model's token embedding."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,10 +11,10 @@ from bench.trip import Tensors
 
 
 def token_embedding(model: nn.Module, weights: Tensors, ids: Tensor) -> str | None:
-    """Return the path of the first embedding in `model` that takes token ids; None without such a layer.
+    """Return the path to the first embedding in `model` with token ids as inputs; None without such a layer.
 
     - `weights`: the model's weights, name → (*shape).
-    - `ids` (text, position): token ids of any texts."""
+    - `ids` (text, position): token ids, any texts."""
     found: list[str] = []
 
     def watch(path: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
@@ -38,7 +38,7 @@ def token_embedding(model: nn.Module, weights: Tensors, ids: Tensor) -> str | No
 
 @contextmanager
 def vectors(model: nn.Module, path: str) -> Iterator[list[Tensor]]:
-    """Collect the outputs (text, position, value) of the embedding at `path` during forward passes inside the `with`
+    """Collect the outputs (text, position, value) from the embedding at `path` during forward passes inside the `with`
     statement. The outputs are leaves for autograd."""
     leaves: list[Tensor] = []
 

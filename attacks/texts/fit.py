@@ -23,21 +23,21 @@ State = tuple[Tensor, Tensors]  # texts (example, position), their gradients, na
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """The distance between a reading and the readings that texts would cause, plus the texts' improbability."""
+    """The distance between a reading and the texts' simulated reading, plus the texts' improbability."""
 
     mismatch: Mismatch
     observed: Tensors
     """The attacked reading, name → (1, *shape)."""
     weights: Tensors
-    """Weights of the model, name → (*shape)."""
+    """The model's weights, name → (*shape)."""
     model: nn.Module
-    """Copy of the model without hooks."""
+    """The model's copy without hooks."""
     embedding: str
-    """Path of the token embedding."""
+    """The token embedding's path."""
     table: Tensor
     """(token, value): the token embedding's weights."""
     targets: Tensor
-    """(example, class): label probabilities of the examples behind the reading."""
+    """(example, class): label probabilities for the examples behind the reading."""
     language: Language
     scale: float
     """Factor between a negative log likelihood and the distance; 0 without a known noise, which ignores the language.
@@ -70,7 +70,7 @@ class Fit:
         )
 
     def gradients(self, texts: Tensor, examples: Tensor) -> dict[str, Tensor]:
-        """Return the gradient of each text in `texts` (text, position), with the labels of the examples at the
+        """Return each text's gradient, for `texts` (text, position) with the labels for the examples at the
         positions `examples` (text,): name → (text, *shape)."""
         inputs = texts[:, None].to(self.targets)
         return group_gradients(self.model, self.weights, inputs, self.targets[examples][:, None])
@@ -80,8 +80,8 @@ class Fit:
         return texts, self.gradients(texts, torch.arange(len(texts)))
 
     def losses(self, state: State, moves: Tensor) -> Tensor:
-        """Return the distance of each batch of texts in `moves` (move, example, position): (move,). `state` is a near
-        batch: only texts that differ need a gradient."""
+        """Return the distance for each batch in `moves` (move, example, position): (move,). `state` is a near batch:
+        only differing texts need a gradient."""
         changed = (moves != state[0]).any(-1)
         whole = self._each_text_counts
         most = max(1, _ALL_TEXTS // len(state[0])) if whole else _AT_ONCE // 2
@@ -133,7 +133,7 @@ class Fit:
 
     def promise(self, state: State) -> Tensor:
         """Return how much each token in each place improves the distance, to first order, (example, position, token):
-        by the vector's effect on the gradients, and by the row of the embedding's gradient that it fills."""
+        by the vector's effect on the gradients, and by the filled row in the embedding's gradient."""
         texts, wanted = state[0], self.wanted(state)
         weights = {name: value.detach().requires_grad_() for name, value in self.weights.items()}
         with torch.enable_grad(), vectors(self.model, self.embedding) as leaves:

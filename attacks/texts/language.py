@@ -12,14 +12,14 @@ _FOLLOWS, _OCCURS = 0.75, 0.2  # weights of token pairs and of single tokens; th
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Language:
-    """Probabilities of a token after another token, with the padding as a text's beginning and end."""
+    """Probabilities for a token after another token, with the padding as a text's beginning and end."""
 
     log: Tensor
     """(token before, token): log probabilities."""
 
     @classmethod
     def of(cls, texts: Tensor, tokens: int) -> "Language":
-        """Count token pairs in the public `texts` (text, position). `tokens` is the size of the vocabulary."""
+        """Count token pairs in the public `texts` (text, position). `tokens` is the vocabulary's size."""
         ids = texts.cpu().long().clamp(PAD, tokens - 1)
         ids = torch.nn.functional.pad(ids, (1, 1), value=PAD)
         before, after = ids[:, :-1].flatten(), ids[:, 1:].flatten()
@@ -31,7 +31,7 @@ class Language:
         return cls(log=(_FOLLOWS * follows + _OCCURS * single + (1 - _FOLLOWS - _OCCURS) / tokens).log())
 
     def log_probability(self, texts: Tensor) -> Tensor:
-        """Return the log probability of each text in `texts` (..., position): (...,)."""
+        """Return each text's log probability, for `texts` (..., position): (...,)."""
         ids = torch.nn.functional.pad(texts.long(), (1, 1), value=PAD)
         before, after = ids[..., :-1], ids[..., 1:]
         return (self.log[before, after] * ((before != PAD) | (after != PAD))).sum(-1)

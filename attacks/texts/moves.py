@@ -1,4 +1,4 @@
-"""Changes of a batch of texts that a search compares: tokens moved within a text and between texts."""
+"""Changed texts for a search: tokens moved within a text and between texts."""
 
 from collections.abc import Iterable
 
@@ -9,7 +9,7 @@ from bench.kinds.texts import PAD
 
 
 def changed(texts: Tensor, new: Iterable[tuple[int, Tensor]]) -> Tensor:
-    """Return a copy of `texts` (example, position) for each item of `new`, (move, example, position). An item is an
+    """Return a copy of `texts` (example, position) for each item in `new`, (move, example, position). An item is an
     example's number and its new text (position,)."""
     moves = []
     for example, text in new:
@@ -19,7 +19,7 @@ def changed(texts: Tensor, new: Iterable[tuple[int, Tensor]]) -> Tensor:
 
 
 def together(texts: Tensor, ranked: Tensor) -> Tensor:
-    """Join the changes at different places of `texts` (example, position): the first two, three, … of `ranked` (move,
+    """Join the changes at different places in `texts` (example, position): the first two, three, … in `ranked` (move,
     example, position), as (move, example, position)."""
     joined, taken, found = texts, torch.zeros_like(texts, dtype=torch.bool), []
     for move in ranked:
@@ -34,7 +34,7 @@ def together(texts: Tensor, ranked: Tensor) -> Tensor:
 
 
 def shorter(texts: Tensor) -> Tensor:
-    """Return all beginnings of each text, (move, example, position)."""
+    """Return each text's beginnings, (move, example, position)."""
     places = torch.arange(texts.shape[1])
     return changed(
         texts,
@@ -47,7 +47,7 @@ def shorter(texts: Tensor) -> Tensor:
 
 
 def shifted(texts: Tensor) -> Tensor:
-    """Remove each token, repeat it, and move it to each other place of its text: (move, example, position)."""
+    """Remove each token, repeat each token, and move each token to all other places: (move, example, position)."""
     made = []
     for example, text in enumerate(texts):
         tokens = text[text != PAD].tolist()
@@ -61,7 +61,7 @@ def shifted(texts: Tensor) -> Tensor:
 
 
 def swapped(texts: Tensor) -> Tensor:
-    """Swap each two tokens of a text: (move, example, position)."""
+    """Swap each two tokens in a text: (move, example, position)."""
     made = []
     for example, text in enumerate(texts):
         for one, other in torch.combinations(torch.arange(int((text != PAD).sum()))).tolist():

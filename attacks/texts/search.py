@@ -1,4 +1,4 @@
-"""Search for the texts that explain a reading best, by exchanges of tokens."""
+"""Search for the texts behind a reading, by exchanged tokens."""
 
 import numpy as np
 import torch
@@ -17,10 +17,10 @@ _NEXT = 8  # continuations of a text
 
 
 class Search:
-    """Search for a batch of texts with a low distance to a reading."""
+    """Search for texts with a low distance to a reading."""
 
     def __init__(self, fit: Fit, zero: float) -> None:
-        """`fit` computes distances; `zero` is the distance of a zero gradient."""
+        """`fit` computes distances; `zero` is a zero gradient's distance."""
         self._fit = fit
         self.exact = _EXACT * zero
         """Distance below which no better texts exist."""
@@ -28,7 +28,7 @@ class Search:
 
     def improve(self, random: np.random.Generator, most: int) -> tuple[float, Tensor, int]:
         """Start at public texts drawn by `random`, and change tokens until no change lowers the distance, in at most
-        `most` steps. Return the distance, the texts (example, position) and the number of steps."""
+        `most` steps. Return the distance, the texts (example, position) and the step count."""
         state, loss = self._start(random)
         wide, steps = False, 0
         while loss > self.exact and steps < most:
@@ -55,7 +55,7 @@ class Search:
         return texts, {name: value.index_copy(0, other.to(value.device), new[name]) for name, value in state[1].items()}
 
     def _start(self, random: np.random.Generator) -> tuple[State, float]:
-        """Choose public texts, example by example, each the best beside the others."""
+        """Choose public texts, example by example, each the best next to the others."""
         drawn = self._public[torch.from_numpy(random.permutation(len(self._public))[:_PUBLIC].copy())]
         state = self._fit.state(drawn[torch.arange(len(self._fit.targets)) % len(drawn)])
         loss = float("inf")
@@ -67,7 +67,7 @@ class Search:
 
     def _moves(self, state: State, wide: bool) -> Tensor:
         """Return changed batches (move, example, position): the most promising exchanges, shorter and longer texts; if
-        `wide`, more of them, and moves of tokens within and between texts."""
+        `wide`, more exchanges, and tokens moved within and between texts."""
         texts, factor = state[0], _WIDER if wide else 1
         moves = [
             _exchanged(texts, self._fit.promise(state), _MOVES * factor),
@@ -79,13 +79,13 @@ class Search:
         return torch.cat(moves)
 
     def _probable(self, texts: Tensor) -> Tensor:
-        """Exchange each token for those that the language model expects there."""
+        """Exchange each token for the tokens expected by the language model."""
         ids = torch.nn.functional.pad(texts, (1, 1), value=PAD)
         log = self._fit.language.log
         return _exchanged(texts, log[ids[:, :-2]] + log.mT[ids[:, 2:]].clone(), texts.numel() * _EACH)
 
     def _longer(self, state: State, most: int) -> Tensor:
-        """Append tokens that the language model expects, and tokens whose row the reading shows."""
+        """Append the language model's next tokens, and tokens with a row in the reading."""
         texts = state[0]
         rows = self._fit.wanted(state).get(f"{self._fit.embedding}.weight")
         made = []
@@ -101,7 +101,7 @@ class Search:
 
 
 def _exchanged(texts: Tensor, scores: Tensor, most: int) -> Tensor:
-    """Exchange single tokens of `texts` (example, position) by `scores` (example, position, token), at most `most`
+    """Exchange single tokens in `texts` (example, position) by `scores` (example, position, token), at most `most`
     exchanges and 4 in a place: (move, example, position)."""
     scores = scores.masked_fill((texts == PAD)[..., None], -torch.inf).scatter(2, texts[..., None], -torch.inf)
     scores[..., PAD] = -torch.inf
