@@ -122,9 +122,12 @@ def show(rows: "Sequence[Row]") -> None:
     common.print_table(("attack", "reconstructed", "round", "caught", "by detector", "accuracy", "later"), lines)
     click.echo("\nIn %: reconstructed without a defense, or named (n); caught by all detectors together at 5 % false")
     click.echo(
-        "alarms, with a 95 % interval, and by each detector; test accuracy, honest → received model; later: five"
+        "alarms, with a 95 % interval, and by each detector; test accuracy, honest → received model. Later: test"
     )
-    click.echo("rounds after the honest model → if the server takes the honest model back, or trains the received one.")
+    click.echo(
+        "accuracy five rounds after the honest model → if the server takes it back, and if it trains the received"
+    )
+    click.echo("model.")
     click.echo(f"The detectors take {max(row.seconds for row in rows):.1f} s for a received model.")
 
 
