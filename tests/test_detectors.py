@@ -288,6 +288,8 @@ def test_a_plug_in_detector_is_a_column(run_folder: Path, monkeypatch: pytest.Mo
     caught = {row["attack"]: row["caught"] for row in told["rows"]}
     assert list(caught) == ["bins", "bins gain 1", "bins inserted layers"]  # another draw is no other attack
     assert all(each["alarms"]["architecture"] == each["trials"] for each in caught["bins inserted layers"].values())
+    added = {row["attack"]: row["added_bytes"] for row in told["rows"]}
+    assert added == {"bins": 0, "bins gain 1": 0, "bins inserted layers": 4 * (1024 * (64 + 1) + 1024 + 1)}
     assert told["thresholds"][0]["first"]["largest-weight"] == told["thresholds"][0]["later"]["size"] == 0.95
     assert [each["alarms"]["largest-weight"] for each in caught["bins"].values()] == [2, 2, 2]
     assert [each["alarms"]["architecture"] for each in caught["bins"].values()] == [0, 0, 0]
@@ -296,6 +298,7 @@ def test_a_plug_in_detector_is_a_column(run_folder: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("COLUMNS", "200")  # a narrow table breaks lines inside a cell
     text = output(command, run_folder, "--trials", 1, "--thresholds", run_folder / "t.json")
     assert "bins gain 1" in text and "Caught on average, by round: first 100%" in text and "size 100" in text
+    assert "Inserted layers add 0.3 MB to a model and to an update." in text
 
 
 def test_a_run_without_chosen_weights_is_a_line(tmp_path: Path) -> None:
@@ -323,6 +326,7 @@ def row(name: str, reconstructed: float, alarms: int, named: float | None = None
         reconstructed=share,
         named=None if named is None else Share(value=named, low=0, high=1),
         seconds=0.1,
+        added_bytes=0,
         caught={"first": caught},
     )
 

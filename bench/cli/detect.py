@@ -128,6 +128,8 @@ def show(rows: "Sequence[Row]") -> None:
         "accuracy five rounds after the honest model → if the server takes it back, and if it trains the received"
     )
     click.echo("model.")
+    if added := max(row.added_bytes for row in rows):
+        click.echo(f"Inserted layers add {added / 1e6:.1f} MB to a model and to an update.")
     click.echo(f"The detectors take {max(row.seconds for row in rows):.1f} s for a received model.")
 
 

@@ -25,6 +25,7 @@ from bench.record.names import value_text
 from bench.record.schema import AttackResult, Record, Share
 from bench.registry import entries as registry
 from bench.scoring.intervals import wilson
+from bench.trip import Tensors
 
 ROUNDS = {0: "first", EARLY: "second", LATE: "late"}  # finished rounds → name of the attacked round
 _SPARE = 4  # federations for each that is needed: a training may diverge
@@ -81,6 +82,8 @@ class Row:
     """Share of named examples (true examples picked from a gallery), from the record; None without a gallery."""
     seconds: float
     """Mean time of all detectors together, for a received model, in seconds."""
+    added_bytes: int
+    """Size of the parameters that the server inserts, in bytes; 0 for weights of the agreed model."""
     caught: Mapping[str, Caught]
     """Name of the attacked round, such as `first` → alarms for the weights sent in this round."""
 
@@ -159,7 +162,7 @@ def rows(records: Sequence[Record], bench: Bench, null: Callable[[AttackCell], N
 def _row(record: Record, cell: AttackCell, federations: Sequence[Honest], bench: Bench, null: Null) -> Row:
     alarms: dict[int, list[dict[str, bool]]] = {age: [] for age in ROUNDS}
     accuracies: dict[int, list[tuple[float, ...]]] = {age: [] for age in ROUNDS}
-    seconds = 0.0
+    seconds, added = 0.0, 0
     for number, sent in enumerate(federations):
         bench.tick(f"{_label(cell)}: {number + 1} of {len(federations)}")
         known, sent_model = attacked(cell, sent, bench.context, bench.memory)
@@ -167,6 +170,7 @@ def _row(record: Record, cell: AttackCell, federations: Sequence[Honest], bench:
         scores = bench.scores(known)
         seconds += (time.perf_counter() - began) / len(federations)
         alarms[sent.age].append(null.alarms(LATER if sent.age else FIRST, scores))
+        added = _bytes(known.weights) - _bytes(sent.weights)
         tested = sent.setup.data.test
         accuracies[sent.age].append(
             (
@@ -187,6 +191,7 @@ def _row(record: Record, cell: AttackCell, federations: Sequence[Honest], bench:
         reconstructed=result.summary.asr,
         named=result.summary.naming,
         seconds=seconds,
+        added_bytes=added,
         caught={
             name: Caught(
                 trials=len(alarms[age]),
@@ -228,6 +233,10 @@ def _label(cell: AttackCell) -> str:
 
 def _condition(cell: AttackCell) -> str:
     return f"{cell.dataset.name}, {cell.model}, {cell.federated.batch} examples"
+
+
+def _bytes(weights: Tensors) -> int:
+    return sum(value.numel() * value.element_size() for value in weights.values())
 
 
 def _mean(shares: Sequence[float]) -> float:
