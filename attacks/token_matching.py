@@ -112,5 +112,5 @@ class _Result:
 
 
 def _mismatch(reading: Reading) -> Mismatch:
-    kind = "cosine" if reading.description is None else "l2"
-    return Mismatch(reading=reading, distance=by_likelihood(Distance(kind=kind), reading))
+    distance = Distance(kind="cosine" if reading.description is None else "l2")
+    return Mismatch(reading=reading, distance=by_likelihood(distance, reading))

@@ -1,5 +1,8 @@
 """Promise: texts that do not fit the model are refused in a line: what, where, remedy."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -34,11 +37,11 @@ TINY = {"tokens": TOKENS, "width": 8, "blocks": 1}
 def test_texts_beyond_the_model_are_refused_in_a_line(own: bool) -> None:
     model = Bag() if own else api.build("tiny-transformer", shape=(POSITIONS,), classes=2, params=TINY)
     beyond = BEYOND.format("word" if own else "token")
-    given = {"model": model, "classes": 2, "batch": 1, "kind": "text"}
+    given: dict[str, Any] = {"model": model, "classes": 2, "batch": 1, "kind": "text"}
 
-    def refused(call: object, *args: object, **options: object) -> str:
+    def refused(call: Callable[..., object], *args: object, **options: object) -> str:
         with pytest.raises(BenchError) as caught:
-            call(*args, **options)  # type: ignore[operator]
+            call(*args, **options)
         assert "\n" not in str(caught.value)
         return str(caught.value)
 
@@ -55,6 +58,6 @@ def test_texts_beyond_the_model_are_refused_in_a_line(own: bool) -> None:
         (ids([1, 2], 20), "public: shape (1, 20); expected (example, 12)"),
     ):
         assert refused(api.reading, gradients, shape=(POSITIONS,), public=public, **given) == line
-    reading = api.reading(gradients, shape=(POSITIONS,), public=ids([4]), **given)  # type: ignore[arg-type]
+    reading = api.reading(gradients, shape=(POSITIONS,), public=ids([4]), **given)
     assert refused(api.check, reading, ids([1, 99]), [0]) == f"truth: {beyond}"
     assert refused(api.check, reading, ids([]), [0]) == "truth: a text has no token"

@@ -1,6 +1,7 @@
 """Promise: texts that explain a reading come back also under noise and from low ranks."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -40,11 +41,11 @@ def read(model: nn.Module, sentences: Tensor, noise: float = 0.0) -> Reading:
     gradients = {
         name: value + noise**0.5 * torch.randn(value.shape, generator=draws) for name, value in gradients.items()
     }
-    given = {"model": model, "shape": (POSITIONS,), "classes": 2, "batch": len(sentences)}
-    return api.reading(gradients, kind="text", public=PUBLIC, **given)
+    shape, batch = (POSITIONS,), len(sentences)
+    return api.reading(gradients, model=model, shape=shape, classes=2, batch=batch, kind="text", public=PUBLIC)
 
 
-def build(name: str, **params: object) -> nn.Module:
+def build(name: str, **params: Any) -> nn.Module:
     torch.manual_seed(0)
     return api.build(name, shape=(POSITIONS,), classes=2, params={"tokens": 16, "width": 16, "blocks": 1, **params})
 
@@ -57,13 +58,13 @@ def build(name: str, **params: object) -> nn.Module:
         ({"name": "fine-tuned-transformer", "part": "blocks"}, 0.0),
     ],
 )
-def test_a_text_comes_back_where_no_row_space_shows_it(params: dict[str, object], noise: float) -> None:
+def test_a_text_comes_back_where_no_row_space_shows_it(params: dict[str, Any], noise: float) -> None:
     sentence = ids([[3, 9, 14, 3, 7, 11]])
-    result = attacked(read(build(**params), sentence, noise))  # type: ignore[arg-type]
+    result = attacked(read(build(**params), sentence, noise))
     assert texts(result.inputs[0]) == texts(sentence)
     assert result.certificate is None
     assert 0 < int(result.evaluations[0]) <= 100
-    assert int(attacked(read(build(**params), sentence, noise), 1).evaluations[0]) == 1  # type: ignore[arg-type]
+    assert int(attacked(read(build(**params), sentence, noise), 1).evaluations[0]) == 1
 
 
 def test_two_texts_come_back() -> None:
@@ -117,8 +118,6 @@ def test_moves_leave_no_padding_between_tokens() -> None:
 def test_what_the_attack_cannot_read_it_refuses() -> None:
     reading, attack = situation(kind=TEXT).reading, TokenMatching()
     assert attack.refuses(reading) is None
-    for changes, line in (
-        ({"linked": "coordinate"}, "it compares whole gradients, and this reading's coordinates are not linked"),
-        ({"steps": 2}, "it does not handle several local steps"),
-    ):
-        assert attack.refuses(replace(reading, **changes)) == line  # type: ignore[arg-type]
+    unlinked, stepwise = replace(reading, linked="coordinate"), replace(reading, steps=2)
+    assert attack.refuses(unlinked) == "it compares whole gradients, and this reading's coordinates are not linked"
+    assert attack.refuses(stepwise) == "it does not handle several local steps"

@@ -1,6 +1,7 @@
 """How well texts explain a reading: the distance between their simulated reading and the observed reading."""
 
 import copy
+import math
 from dataclasses import dataclass
 from typing import Self
 
@@ -138,15 +139,18 @@ class Fit:
         weights = {name: value.detach().requires_grad_() for name, value in self.weights.items()}
         with torch.enable_grad(), vectors(self.model, self.embedding) as leaves:
             logits = functional_call(self.model, weights, (texts.to(self.targets),))
-            loss = sum(loss_of(self.model)(logits[n : n + 1], self.targets[n : n + 1]) for n in range(len(texts)))
+            each_loss = [
+                loss_of(self.model)(*pair) for pair in zip(logits.split(1), self.targets.split(1), strict=True)
+            ]
             own = [name for name in weights if name != f"{self.embedding}.weight"]
             rows, *each = torch.autograd.grad(
-                loss, [leaves[0], *(weights[name] for name in own)], create_graph=True, allow_unused=True
+                torch.stack(each_loss).sum(),
+                [leaves[0], *(weights[name] for name in own)],
+                create_graph=True,
+                allow_unused=True,
             )
-            agreement = sum(
-                (wanted[name] * value).sum() for name, value in zip(own, each, strict=True) if value is not None
-            )
-            slopes = torch.autograd.grad(agreement, leaves[0])[0]
+            used = [(wanted[name] * value).sum() for name, value in zip(own, each, strict=True) if value is not None]
+            slopes = torch.autograd.grad(torch.stack(used).sum(), leaves[0])[0]
         filled = wanted.get(f"{self.embedding}.weight")
         total = slopes @ self.table.mT
         if filled is not None:
@@ -165,7 +169,5 @@ def _scale(mismatch: Mismatch) -> float:
     description = mismatch.reading.description
     if description is None:
         return 0.0
-    noise = description.noise
-    if mismatch.distance.kind == "l1":
-        return (noise.variance / 2) ** 0.5
-    return 2 * noise.variance if mismatch.distance.kind == "l2" else 0.0
+    variance = description.noise.variance
+    return math.sqrt(variance / 2) if mismatch.distance.kind == "l1" else 2 * variance

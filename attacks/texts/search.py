@@ -110,4 +110,4 @@ def _exchanged(texts: Tensor, scores: Tensor, most: int) -> Tensor:
     chosen = best.indices[best.values > -torch.inf]
     moves = texts.flatten().repeat(len(chosen), 1)
     moves[torch.arange(len(chosen)), chosen // each.values.shape[2]] = each.indices.flatten()[chosen]
-    return moves.unflatten(1, texts.shape)
+    return moves.reshape(-1, *texts.shape)
