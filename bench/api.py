@@ -37,6 +37,7 @@ from bench.own.opacus import OpacusStep, from_opacus
 from bench.own.recorded import Recording, recording
 from bench.own.repeats import Claim
 from bench.own.score import scaled_inputs, score
+from bench.own.server import before_server
 from bench.own.vocabulary import BEYOND, refuse_unknown_tokens
 from bench.own.weights import refuse_batch_statistics
 from bench.pictures.grid import grid
@@ -58,6 +59,7 @@ __all__ = (
     "assess",
     "attack",
     "audit",
+    "before_server",
     "build",
     "check",
     "frame",

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, log_softmax, nll_loss
+from torch.utils.checkpoint import checkpoint
 
 from bench import api
 from bench.errors import BenchError
@@ -276,6 +277,9 @@ def test_what_no_attack_simulates_is_said(
         train(model, optimizer, loss=loss)
     assert not sent.explained
     assert any(fact in each for each in sent.seen)
+    inside = {"a stochastic layer": "attacked without this: a stochastic", "a loss with": "only the recorded term"}
+    words = next((words for begin, words in inside.items() if fact.startswith(begin)), None)
+    assert words is None or (sent.inside is not None and words in sent.inside)
     assert sent.line.startswith("does not explain what was sent: 6 local steps on 24 examples")
     with pytest.raises(BenchError, match="the recording does not explain what was sent"):
         sent.reading()
@@ -379,6 +383,27 @@ def test_ordinary_loops_are_simulated(
     order = [int((x == each).flatten(1).all(1).int().argmax()) for step in sent._recorded.steps for each in step.inputs]
     checked = api.check(sent.reading(), x, y, order=order)
     assert checked.line == "explains what was sent: cosine 1.0000, scale 1.000"
+
+
+class Checkpointed(nn.Module):
+    """A model that computes its first layers again in the backward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = network()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner[3:](checkpoint(self.inner[:3], x, use_reentrant=False))
+
+
+def test_local_steps_of_a_checkpointed_model_are_refused() -> None:
+    """The second pass would use the weights before the first step."""
+    model = Checkpointed()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    with api.recording(model, optimizer) as sent:
+        train(model, optimizer, epochs=1)
+    line = api.check(sent.reading(), *sent.truth).line
+    assert line.startswith("cannot be replayed: the model computes layers again in the backward pass")
 
 
 def test_a_clip_that_only_later_steps_have_is_no_common_clip() -> None:

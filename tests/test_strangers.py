@@ -337,6 +337,38 @@ def test_wrong_options_of_local_steps_are_a_line(options: dict[str, Any], line: 
         api.SGD(lr=0.1, steps=3, **options)
 
 
+@pytest.mark.parametrize("rounds", [1, 2, 3])
+def test_a_servers_momentum_is_removed_from_global_weights(rounds: int) -> None:
+    """FedAvgM by hand: a server with a single client, whose momentum starts empty."""
+    model, velocity = small().double(), dict[str, Tensor]()
+    sent = [copy.deepcopy(model.state_dict())]
+    for number in range(rounds, 0, -1):
+        start = sent[-1]
+        model.load_state_dict(start)
+        _, after = trained(model, torch.optim.SGD(model.parameters(), lr=0.1), [[4 * number], [4 * number + 1]])
+        velocity = {name: 0.9 * velocity.get(name, 0) + start[name] - after[name] for name in start}
+        sent.append({name: start[name] - 0.5 * velocity[name] for name in start})
+    local = api.SGD(lr=0.1, steps=2)
+    given: Any = api.before_server(sent, small().double(), momentum=0.9, lr=0.5)
+    reading = api.reading(**given, local=local, shape=SHAPE, classes=10, **KNOWN)
+    assert api.check(reading, X[4:6], Y[4:6]).line == "explains what was sent: cosine 1.0000, scale 1.000"
+    plain = read(None, small().double(), before=sent[-2], after=sent[-1], local=local)
+    checked = api.check(plain, X[4:6], Y[4:6])
+    assert checked.explained is False
+    if rounds == 3:
+        assert "momentum of a server's optimizer (global weights need api.before_server)" in checked.line
+
+
+def test_wrong_global_weights_are_a_line() -> None:
+    state = small().state_dict()
+    with pytest.raises(BenchError, match="rounds has the global weights before and after a round"):
+        api.before_server([state], small(), momentum=0.9)
+    with pytest.raises(BenchError, match="momentum lies in 0 to below 1"):
+        api.before_server([state, state], small(), momentum=1.0)
+    with pytest.raises(BenchError, match=r"rounds\[1\]"):
+        api.before_server([state, {}], small(), momentum=0.9)
+
+
 def test_another_optimizer_is_named_first() -> None:
     model = small()
     before, after = trained(model, torch.optim.Adam(model.parameters(), lr=0.01), [[0, 1], [2, 3]])

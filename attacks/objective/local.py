@@ -9,12 +9,16 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from bench.errors import BenchError
+from bench.errors import BenchError, NotApplicable
 from bench.gradients import group_gradients, twice_under_vmap
 from bench.training import loss_of
 from bench.trip import AdamRule, Candidates, StepDefense, StepRule, Tensors
 
 _CLIPPED = 1e-6  # torch adds this number to a norm
+_CHECKPOINTED = (
+    "the model computes layers again in the backward pass (torch.utils.checkpoint), so several local steps cannot be "
+    "simulated; switch this off: the gradients stay the same"
+)
 
 
 def unrolled_update(
@@ -193,11 +197,16 @@ def _mean_gradients(
         name: value if graph and value.requires_grad else value.detach().requires_grad_()
         for name, value in local.items()
     }
-    with torch.enable_grad():
-        if twice_under_vmap(model, {name: value[0] for name, value in leaves.items()}, inputs.flatten(0, 1)):
-            gradients = vmap(grad(_loss), in_dims=(0, None, 0, 0))(leaves, model, inputs, targets)
-        else:
-            gradients = _one_by_one(leaves, model, inputs, targets, graph)
+    try:
+        with torch.enable_grad():
+            if twice_under_vmap(model, {name: value[0] for name, value in leaves.items()}, inputs.flatten(0, 1)):
+                gradients = vmap(grad(_loss), in_dims=(0, None, 0, 0))(leaves, model, inputs, targets)
+            else:
+                gradients = _one_by_one(leaves, model, inputs, targets, graph)
+    except RuntimeError as error:
+        if "saved tensor hooks" in str(error):  # the layers would be computed again with other weights
+            raise NotApplicable(_CHECKPOINTED) from None
+        raise
     return gradients if graph else {name: value.detach() for name, value in gradients.items()}
 
 
@@ -212,13 +221,11 @@ def _one_by_one(weights: Tensors, model: nn.Module, inputs: Tensor, targets: Ten
     rows = []
     for row, (x, y) in enumerate(zip(inputs, targets, strict=True)):
         local = {name: value[row] for name, value in weights.items()}
+        with torch.autograd.graph.disable_saved_tensors_hooks("saved tensor hooks"):
+            loss = _loss(local, model, x, y)
         rows.append(
             torch.autograd.grad(
-                _loss(local, model, x, y),
-                list(local.values()),
-                create_graph=graph,
-                allow_unused=True,
-                materialize_grads=True,
+                loss, list(local.values()), create_graph=graph, allow_unused=True, materialize_grads=True
             )
         )
     return {name: torch.stack([row[n] for row in rows]) for n, name in enumerate(weights)}

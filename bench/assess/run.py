@@ -77,6 +77,8 @@ class _Plan:
     labels: Tensor
     evaluations: int
     per_evaluation: float
+    refused: BenchError | None = None
+    """Reason why the search does not run; None: it runs."""
 
     @property
     def seconds(self) -> float:
@@ -154,6 +156,8 @@ def assess(
 def _notes(client: Recording | Reading, made: Client) -> Iterator[str]:
     if isinstance(client, Recording):
         yield from client.notes
+        if client.inside is not None:
+            yield client.inside
     if made.update is not None and made.update.adam is not None:
         yield f"{BY_ADAM}."
 
@@ -191,12 +195,14 @@ def _plans(client: Client, seconds: float) -> Iterator[_Plan]:
 
 
 def _plan(name: str, reads: str, reading: Reading, inputs: Tensor, labels: Tensor, seconds: float) -> _Plan:
-    times = []
+    times = list[float]()
+    refused: BenchError | None = None
     for evaluations in _PROBE if reading.examples <= _EXAMPLES else ():
         began = time.monotonic()
         try:
             attack(reading, "map", evaluations=evaluations)
-        except BenchError:
+        except BenchError as error:
+            refused = error
             break
         times.append(time.monotonic() - began)
     per = (times[1] - times[0]) / (_PROBE[1] - _PROBE[0]) if len(times) == 2 else 0.0
@@ -209,6 +215,7 @@ def _plan(name: str, reads: str, reading: Reading, inputs: Tensor, labels: Tenso
         labels=labels,
         evaluations=min(fit, _MOST),
         per_evaluation=per,
+        refused=refused,
     )
 
 
@@ -216,6 +223,9 @@ def _listener(plan: _Plan, client: Client, defense: Chosen | None, folder: Path,
     attempts, found = [], list[tuple[Scores, Reconstruction]]()
     for name in ("analytic", "map"):
         began = time.monotonic()
+        if name == "map" and plan.refused is not None:
+            attempts.append(_refused(name, plan.refused, began))
+            continue
         if name == "map" and plan.evaluations < _LEAST:
             line = f"not run: an evaluation takes {plan.per_evaluation:.2g} s; give more minutes"
             if plan.reading.examples > _EXAMPLES:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bench.attacks.objective.mismatch import mean_observation, observations
 from bench.attacks.objective.repeats import distinct_examples
-from bench.errors import MALFORMED, BenchError
+from bench.errors import MALFORMED, BenchError, NotApplicable
 from bench.own import coerce
 from bench.own.coerce import Values
 from bench.own.doubts import doubts
@@ -81,6 +81,8 @@ def check(
         targets = coerce.labels(labels, len(reading) * distinct, reading.classes).reshape(len(reading), distinct)
         at = None if order is None else declared(order, reading)
         return _against_truth(reading, observed, inputs, targets, at)
+    except NotApplicable as reason:
+        return Check(explained=None, line=f"cannot be replayed: {reason}")
     except (*MALFORMED, RuntimeError) as error:  # errors from a layer's derivative
         return Check(explained=None, line=f"cannot be replayed: {type(error).__name__}: {first_line(error)}")
 

@@ -310,7 +310,7 @@ def open_reading(
 def save_reading(path: str | PathLike[str], reading: Reading) -> None:
     """Write a reading (an observed update), with granted labels, as a file for `bench attack --reading`. Raises
     `BenchError` for a reading that the file cannot hold: with several observations or senders, with a described or
-    simulated defense, or with another loss, optimizer or batch statistics."""
+    simulated defense, or with another loss, optimizer, local step or batch statistics."""
     knows = reading.description is not None or reading.simulator is not None
     if len(reading.rounds) > 1 or reading.senders > 1 or knows:
         raise BenchError(f"{path}: a reading file holds one observation of one client, and no description or simulator")

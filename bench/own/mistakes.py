@@ -102,6 +102,8 @@ def unexplained(reading: Reading, observed: dict[str, Tensor], replay: dict[str,
         causes.insert(0, "dropout in training mode, whose draws are unknown: call model.eval() first")
     if reading.steps > 1:
         causes.insert(0, "another order of the local steps, clipping in each")
+    if reading.unit != 1 and reading.description is None:
+        causes.append("momentum of a server's optimizer (global weights need api.before_server)")
     if any("BatchNorm" in type(layer).__name__ for layer in reading.model.modules()):
         causes.append("BatchNorm in the other mode, or without its buffers")
     if abs(float(compared.share.mean()) - 1) < 0.1 and cosine < 0.97:

@@ -88,6 +88,18 @@ class Recording:
         return self._fits(self._check())
 
     @property
+    def inside(self) -> str | None:
+        """Difference between the client's own gradients and the gradients that attacks inside the client use, as a
+        sentence; None: no difference is known."""
+        if self.explained or self._recorded.private is not None:
+            return None
+        if FURTHER_TERMS in self._recorded.seen:
+            return "The loss has further terms: inside the client, only the recorded term was attacked."
+        if any(self._recorded.seen.values()):
+            return f"Inside the client, the model was attacked without this: {'; '.join(self.seen)}."
+        return None
+
+    @property
     def line(self) -> str:
         """Result of the recording's check as a line of text: whether the recorded steps explain the update."""
         if self._recorded.private is not None:
