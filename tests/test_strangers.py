@@ -94,7 +94,7 @@ class Behind(nn.Module):
         return -z if self.kind.startswith("negated") else turned.get(self.kind, z)
 
 
-LABEL_RULES: dict[str, dict[str, Any]] = {  # kind → whether labels come from simulated gradients
+LABEL_RULES = {  # kind → whether labels come from simulated gradients
     "plain": False,
     "temperature": False,
     "auxiliary head": False,
@@ -259,7 +259,7 @@ def test_adam_is_torchs(decoupled: bool) -> None:
     assert api.check(undeclared, X[:6], Y[:6]).explained is False
 
 
-RULES = {
+RULES: dict[str, dict[str, Any]] = {
     "nesterov": {"momentum": 0.9, "nesterov": True},
     "schedule": {"momentum": 0.5, "schedule": (0.5, 1.0, 0.25)},
     "groups": {"factors": {"1.weight": 0.1}, "decays": {"1.weight": 0.2}},
