@@ -41,7 +41,9 @@ def shapes(count: int, seed: int) -> tuple[Tensor, Tensor]:
     return images, labels
 
 
-def recorded(make: Callable[..., torch.optim.Optimizer] = torch.optim.SGD, count: int = 4) -> api.Recording:
+def recorded(
+    make: Callable[..., torch.optim.Optimizer] = torch.optim.SGD, count: int = 4, public: int = 60
+) -> api.Recording:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(36, 24), nn.ReLU(), nn.Linear(24, 4))
     optimizer = make(model.parameters(), lr=0.1)
@@ -50,7 +52,7 @@ def recorded(make: Callable[..., torch.optim.Optimizer] = torch.optim.SGD, count
         cross_entropy(model(x), y).backward()
         optimizer.step()
         with torch.no_grad():
-            held, labels = shapes(60, 1)
+            held, labels = shapes(public, 1)
             cross_entropy(model(held), labels)
     return sent
 
@@ -163,3 +165,13 @@ def test_a_wrong_truth_is_no_low_figure(tmp_path: Path) -> None:
     assert said.exit_code == 1
     assert "fail: reconstructed: not measured" in said.output
     assert "does not explain" in said.output
+
+
+def test_few_strangers_give_no_figure_for_recognition(tmp_path: Path) -> None:
+    """One public example: half of all guesses name the client's example."""
+    report = api.assess(recorded(public=1), out=tmp_path, minutes=0.5)
+    assert all("recognised" not in each.figures for each in report.listeners)
+    lines = [attempt.line for each in report.listeners for attempt in each.attempts if attempt.attack == "gallery"]
+    assert lines and all(line.startswith("not run: too few strangers: chance names") for line in lines)
+    assert report.remedies and all(each.recognised is None for each in report.remedies)
+    assert all(each.note.startswith("too few strangers: chance names") for each in report.remedies)

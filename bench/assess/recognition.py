@@ -33,6 +33,7 @@ CLIENTS, SENDERS = 400, 10  # of the board's federation
 _VICTIMS = 16
 TRIALS = 32  # draws of the defense, over the victims
 _CANDIDATES = 1000
+_MOST_CHANCE = 0.3  # a larger share is named by chance: no figure
 _NUMBERS = 5e7  # in a step's example gradients, at most
 
 
@@ -52,19 +53,23 @@ def recognised(client: Client, defense: Defense, *, trials: int = TRIALS, seed: 
       turn.
     - `seed`: seed of the trials.
 
-    Raises `BenchError` without public examples with labels, and for a defense that cannot act on this model."""
+    Raises `BenchError` without enough public examples with labels, and for a defense that cannot act on this model."""
     if client.public is None or client.public_labels is None:
         raise BenchError("recognition needs strangers: give public examples with labels")
     count = examples_behind(client)
     inputs, labels = client.inputs[0, :count], client.labels[0, :count]
     strangers = client.public[: _CANDIDATES - 1], client.public_labels[: _CANDIDATES - 1]
+    victims = [trial % min(count, _VICTIMS) for trial in range(trials)]
+    chances = [1 / (1 + int((strangers[1] == labels[victim]).sum())) for victim in victims]
+    chance = sum(chances) / len(chances)
+    if reason := too_few(chance):
+        raise BenchError(reason)
     federated = Federated(clients=CLIENTS, per_round=SENDERS, batch=count, client_examples=count, rate=1.0)
     setting = _setting(client, federated)
     made = _stages(client, defense, setting)
     whole = made.first_mixing_stage is not None and SERVER.sees(made.first_mixing_stage)
-    hits, chances = [], []
+    hits = []
     gallery: Attack = registry.instance("attacks", "gallery", {})
-    victims = [trial % min(count, _VICTIMS) for trial in range(trials)]
     for trial, victim in enumerate(victims):
         first = torch.tensor([victim, *(at for at in range(count) if at != victim)])
         batches = _round(client, inputs[first], labels[first], victim, whole=whole, seed=seed)
@@ -77,8 +82,6 @@ def recognised(client: Client, defense: Defense, *, trials: int = TRIALS, seed: 
         found = gallery.reconstruct(reading, Budget(evaluations=1), Key.of_attacker(seed))
         assert found.named is not None
         hits.append(int(order[found.named[0, 0]]) == 0)
-        chances.append(1 / int((candidates[1] == labels[victim]).sum()))
-    chance = sum(chances) / len(chances)
     spent, _ = at_point(
         defense,
         setting,
@@ -89,6 +92,14 @@ def recognised(client: Client, defense: Defense, *, trials: int = TRIALS, seed: 
         observations=1,
     )
     return Figure(share=share(hits, victims), of=len(hits), chance=chance, ceiling=ceiling(spent, chance))
+
+
+def too_few(chance: float) -> str | None:
+    """Return the reason, in a line, why too few strangers give no figure for recognition: a share `chance` would be
+    named by chance. None if there are enough."""
+    if chance <= _MOST_CHANCE:
+        return None
+    return f"too few strangers: chance names {chance:.0%}; give more public examples of the client's classes"
 
 
 def _setting(client: Client, federated: Federated) -> Setting:

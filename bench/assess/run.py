@@ -16,6 +16,7 @@ from bench.answer.gallery import naming_chance
 from bench.assess import page
 from bench.assess.client import Client, of_reading, of_recording
 from bench.assess.decides import decides
+from bench.assess.recognition import too_few
 from bench.assess.remedies import of_what, remedies
 from bench.assess.result import Assessment, Attempt, Figure, Listener
 from bench.ceilings.by_epsilon import ceiling
@@ -314,6 +315,9 @@ def _gallery(plan: _Plan, client: Client, defense: Chosen | None, seed: int) -> 
     order = torch.randperm(len(inputs) + len(client.public[:strangers]), generator=torch.Generator().manual_seed(seed))
     candidates = torch.cat([inputs, client.public[:strangers]])[order]
     marks = torch.cat([labels, client.public_labels[:strangers]])[order]
+    chance = naming_chance(marks, plan.labels, granted=plan.reading.labels is not None)
+    if reason := too_few(chance):
+        return Attempt(attack="gallery", line=f"not run: {reason}", seconds=0.0), None
     try:
         result = attack(replace(plan.reading, gallery_inputs=candidates, gallery_labels=marks), "gallery", seed=seed)
     except BenchError as error:
@@ -322,7 +326,6 @@ def _gallery(plan: _Plan, client: Client, defense: Chosen | None, seed: int) -> 
     truth = order.argsort()[: len(inputs)].reshape(plan.labels.shape)
     named = result.named[:, : plan.labels.shape[1]]
     hits = (truth[:, :, None] == named[:, None, :]).any(-1)
-    chance = naming_chance(marks, plan.labels, granted=plan.reading.labels is not None)
     groups = [row for row in range(len(hits)) for _ in range(hits.shape[1])]
     figure = Figure(
         share=share(hits.flatten().tolist(), groups),
