@@ -209,7 +209,7 @@ def test_the_suite_of_attacks_names_every_attack_that_reconstructs_from_its_read
     # baselines without a gradient; a list of candidates; mixtures, which no condition has; servers that choose weights;
     # texts
     baselines = {"prior-mean", "prior-nearest", "prior-class-mean", "labels-only"}
-    assert others == {*baselines, "gallery", "demix", "bins", "trap", "fishing", "token-span"}
+    assert others == {*baselines, "gallery", "demix", "bins", "trap", "fishing", "token-span", "token-matching"}
 
 
 def test_each_attack_of_the_suite_knows_the_most_that_it_accepts() -> None:

@@ -27,6 +27,7 @@ class Fit:
     """The distance between a reading and the texts' simulated reading, plus the texts' improbability."""
 
     mismatch: Mismatch
+    """Distance between gradients."""
     observed: Tensors
     """The attacked reading, name → (1, *shape)."""
     weights: Tensors
@@ -40,6 +41,7 @@ class Fit:
     targets: Tensor
     """(example, class): label probabilities for the examples behind the reading."""
     language: Language
+    """Probability of a text."""
     scale: float
     """Factor between a negative log likelihood and the distance; 0 without a known noise, which ignores the language.
     """

@@ -25,8 +25,8 @@ def refuse_texts(module: nn.Module, texts: Tensor, what: str, kind: Kind = TEXT)
 
 
 def refuse_unknown_tokens(module: nn.Module, texts: Tensor, what: str) -> None:
-    """Raise `BenchError` if `texts` (..., position) hold an id beyond the token embedding of `module`. A model without
-    a token embedding is not checked."""
+    """Raise `BenchError` if `texts` (..., position) hold an id beyond the token embedding of `module`. `what` is the
+    texts' name in the message. A model without a token embedding is not checked."""
     if not any(isinstance(layer, nn.Embedding) for layer in module.modules()):
         return
     ids = torch.zeros(1, *texts.shape[-1:]).to(texts)
