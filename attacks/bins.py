@@ -10,7 +10,7 @@ from bench.attacks.base import Attack, closed_form
 from bench.attacks.first_layer.binned import Binned, alike, rising
 from bench.attacks.first_layer.disguise import unseen
 from bench.attacks.first_layer.layer import refusal
-from bench.attacks.first_layer.ratios import Found, by_agreement, honest_size
+from bench.attacks.first_layer.ratios import Ratios, by_agreement, honest_size
 from bench.attacks.first_layer.rows import NO_ROWS, draws, public, rows_of, rows_to_choose
 from bench.attacks.first_layer.steady import steady
 from bench.attacks.objective.mismatch import by_weights
@@ -43,7 +43,7 @@ class Bins(Attack):
 
     In several rounds with other weights (`server = "rounds"`) each further round measures another random direction.
     With a share p of single examples in a round, an example is single in some of r rounds with probability 1 - (1 -
-    p)^r. A mixture of two examples in a bin is found once, and is refuted by a round in which its bin is empty.
+    p)^r. A mixture of two examples in a bin occurs in a single round; a round in which its bin is empty refutes it.
 
     With several local steps the chosen weights must hold still: `first_layer/steady.py` makes steps small, in a net
     with a third layer.
@@ -127,14 +127,14 @@ class Bins(Attack):
         near = _NEAR * (reading.value_range[1] - reading.value_range[0])
         inputs, status = [], []
         for row in range(len(reading)):
-            found = Found.united([each.found[row] for each in rounds])
-            ratios = found.ratios
+            singles = Ratios.united([each.singles[row] for each in rounds])
+            ratios = singles.values
             if len(rounds) > 1:
-                ratios, agreeing = by_agreement(ratios, found.size, near)
+                ratios, agreeing = by_agreement(ratios, singles.size, near)
                 mixture = torch.stack([each.refutes(ratios, row) for each in rounds]).any(0) & (agreeing == 1)
                 ratios = ratios[mixture.long().argsort(stable=True)]
             filled = reading.public_mean.double().flatten().repeat(reading.examples, 1)
             filled[: len(ratios)] = ratios[: reading.examples]
             inputs.append(filled.reshape(reading.examples, *reading.shape))
-            status.append(found.status)
+            status.append(singles.status)
         return closed_form(reading, torch.stack(inputs).to(reading.public_mean), status=tuple(status))

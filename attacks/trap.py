@@ -10,7 +10,7 @@ from torch import Tensor
 from bench.attacks.base import Attack, closed_form
 from bench.attacks.first_layer.certificate import Upper
 from bench.attacks.first_layer.layer import FirstLayer, refusal
-from bench.attacks.first_layer.ratios import Found, Gradient, by_agreement, honest_size, in_range, mean_gradient
+from bench.attacks.first_layer.ratios import Gradient, Ratios, by_agreement, honest_size, in_range, mean_gradient
 from bench.attacks.first_layer.rows import NO_ROWS, Rows, draws, public, rows_of, rows_to_choose
 from bench.attacks.objective.mismatch import by_weights
 from bench.parameters import parameter
@@ -91,13 +91,13 @@ class Trap(Attack):
     def reconstruct(self, reading: Reading, budget: Budget, key: Key) -> Reconstruction:
         parts = by_weights(reading)
         most = -(-budget.evaluations * reading.examples // len(parts))
-        rounds = [self._found(part, most) for part in parts]
+        rounds = [self._examples(part, most) for part in parts]
         mean = reading.public_mean.double().flatten().repeat(reading.examples, 1)
         inputs, shares, status, evaluations = [], [], [], []
         for own in zip(*rounds, strict=True):
             certain = _distinct(torch.cat([each for each, _, _ in own]), _SAME * _width(reading))[: reading.examples]
-            rest = Found.united([each for _, each, _ in own])
-            others, size = rest.ratios, rest.size
+            rest = Ratios.united([each for _, each, _ in own])
+            others, size = rest.values, rest.size
             if len(parts) > 1 and len(certain):  # this round's gradient still has the certain examples of others
                 new = torch.cdist(others, certain).amin(1) > _NEAR * _width(reading) * others.shape[1] ** 0.5
                 others, size = others[new], size[new]
@@ -114,21 +114,21 @@ class Trap(Attack):
         )
         return replace(result, evaluations=torch.tensor(evaluations))
 
-    def _found(self, reading: Reading, most: int) -> list[tuple[Tensor, Found, int]]:
+    def _examples(self, reading: Reading, most: int) -> list[tuple[Tensor, Ratios, int]]:
         """Return the certain examples (example, input), other ratios that may be examples, and the number of ratios
         judged, at most `most`, for each of the readings `reading` of a single round."""
         rows = rows_of(reading)
         assert rows is not None
         judge = Judge.of(reading, rows) if reading.classes > 2 else None
         every = torch.ones_like(rows.bias, dtype=torch.bool)
-        found = []
+        examples = []
         for gradient in mean_gradient(reading, rows):
             certain, rest, judged = rows.weight.new_zeros(0, rows.weight.shape[1]), gradient, 0
             if judge is not None:
                 certain, rest, judged = judge.peeled(gradient, reading, self.slack, most=most)
             _, ratios, size = _single(rows, rest, reading, self.slack, every)
-            found.append((certain, Found(ratios=ratios, size=size, status=gradient.status), judged))
-        return found
+            examples.append((certain, Ratios(values=ratios, size=size, status=gradient.status), judged))
+        return examples
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +169,7 @@ class Judge:
             before = gradient.explained
             for row in torch.nonzero(sure)[:, 0]:
                 x = ratios[row]
-                if ((certain - x).square().mean(1).sqrt() > _SAME * _width(reading)).all():
+                if _new(x, certain, _SAME * _width(reading)):
                     certain = torch.cat([certain, x[None]])
                     gradient = self._without(gradient, int(at[row]), x, deltas[row])
             changed = gradient.explained != before
@@ -220,9 +220,15 @@ def _distinct(examples: Tensor, near: float) -> Tensor:
     """Return the `examples` (example, input) without those closer than `near` (root mean square) to an earlier one."""
     kept = examples[:0]
     for x in examples:
-        if ((kept - x).square().mean(1).sqrt() > near).all():
+        if _new(x, kept, near):
             kept = torch.cat([kept, x[None]])
     return kept
+
+
+def _new(x: Tensor, known: Tensor, near: float) -> bool:
+    """Return whether the example `x` (input,) is farther than `near` (root mean square) from each of the `known`
+    examples (example, input)."""
+    return bool(((known - x).square().mean(1).sqrt() > near).all())
 
 
 def _width(reading: Reading) -> float:

@@ -378,9 +378,9 @@ class Server:
     """(example, *shape): public examples, or random draws in their place (`bench.answer.public`)."""
     public_labels: Tensor
     """(example,): class numbers for `public_inputs`; -1 if unknown."""
-    batch: int = 1
+    batch: int
     """B, the number of examples in a client's local batch."""
-    rate: float = 1.0
+    rate: float
     """η, the clients' learning rate."""
     gallery_inputs: Tensor | None = None
     """(candidate, *shape): granted candidates, in random order; None without the grant."""

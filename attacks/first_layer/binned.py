@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bench.attacks.first_layer.ratios import Found, in_range, mean_gradient
+from bench.attacks.first_layer.ratios import Ratios, in_range, mean_gradient
 from bench.attacks.first_layer.rows import Rows, rows_of
 from bench.trip import Reading
 
@@ -20,7 +20,7 @@ class Binned:
     """First two layers, with the round's weights."""
     order: Tensor
     """The rows' order from the lowest quantile to the highest, (row,)."""
-    found: tuple[Found, ...]
+    singles: tuple[Ratios, ...]
     """Possible single examples, the largest first, for each reading."""
     occupied: Tensor
     """Bins which may hold an example, (reading, bin)."""
@@ -33,7 +33,7 @@ class Binned:
         - `slack`: distance outside the data's range allowed for an example, in widths of the range."""
         rows = rows_of(reading)
         assert rows is not None
-        order, found, occupied = rising(reading, rows), [], []
+        order, singles, occupied = rising(reading, rows), [], []
         same = torch.cat([alike(rows.above[:, order]), torch.ones(1, dtype=torch.bool)])
         for gradient in mean_gradient(reading, rows):
             each = gradient.of_first[order]
@@ -43,9 +43,9 @@ class Binned:
             size = all_sizes * in_range(ratios, reading.value_range, slack) * same
             best = size.argsort(descending=True)[: reading.examples]
             best = best[size[best] > rounding[best]]
-            found.append(Found(ratios=ratios[best], size=size[best], status=gradient.status))
+            singles.append(Ratios(values=ratios[best], size=size[best], status=gradient.status))
             occupied.append((all_sizes > rounding) | ~same)
-        return cls(rows=rows, order=order, found=tuple(found), occupied=torch.stack(occupied))
+        return cls(rows=rows, order=order, singles=tuple(singles), occupied=torch.stack(occupied))
 
     def refutes(self, ratios: Tensor, row: int) -> Tensor:
         """Return which `ratios` (ratio, input) are no examples behind the reading at `row`, because their bin in this

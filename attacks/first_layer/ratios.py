@@ -41,10 +41,10 @@ class Gradient:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class Ratios:
     """Ratios in a reading (observed update) of a round that may be single examples."""
 
-    ratios: Tensor
+    values: Tensor
     """Candidate examples, a row's (neuron's) weight gradient over its bias gradient: (ratio, input)."""
     size: Tensor
     """Absolute bias gradient of each ratio, (ratio,)."""
@@ -52,10 +52,10 @@ class Found:
     """Status of the reconstruction from the round's gradient."""
 
     @staticmethod
-    def united(rounds: Sequence["Found"]) -> "Found":
+    def united(rounds: Sequence["Ratios"]) -> "Ratios":
         """Return the ratios of all `rounds`, with the first bad status, if any."""
-        return Found(
-            ratios=torch.cat([each.ratios for each in rounds]),
+        return Ratios(
+            values=torch.cat([each.values for each in rounds]),
             size=torch.cat([each.size for each in rounds]),
             status=next((each.status for each in rounds if each.status != "ok"), "ok"),
         )

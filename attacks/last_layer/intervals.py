@@ -59,18 +59,17 @@ class Intervals:
         - `most`: largest number of examples in an interval for a search."""
         edges = [*self.thresholds.double().tolist(), -torch.inf]
         counts = torch.cat([self.counts, examples - self.counts.sum(1, keepdim=True)], 1).clamp_min(0).round().double()
+        every_share = torch.logspace(-log10(2 * examples), 0, _SHARES, dtype=torch.float64)
         best, chosen = -1.0, float(edges[0])
         for number, (high, low) in enumerate(pairwise(edges)):
             inside = scores[(scores > low) & (scores <= high)]
             if not len(inside):
                 continue
             last = number == len(edges) - 2  # below all thresholds: no round has its gradient
-            shares = torch.logspace(-log10(2 * examples), 0, _SHARES, dtype=torch.float64)
+            shares = every_share if last else every_share[:-1]
             levels = inside.quantile(1 - shares)
             if last:
                 levels[-1] = scores.min() - 10 * (scores.max() - scores.min())
-            else:
-                shares, levels = shares[:-1], levels[:-1]
             gains = _gain(counts[:, number], shares, most, known=not last).mean(0)
             if float(gains.max()) > best:
                 best, chosen = float(gains.max()), float(levels[gains.argmax()])

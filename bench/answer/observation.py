@@ -31,11 +31,11 @@ def observe_cell(
     wrong weights."""
     setup = prepare(cell, context, memory)
     batches = batches_of(cell, setup, truth.victims, truth.point)
-    sent = attacked_rounds(cell, setup, truth, batches, crafted)
+    sent, seen = attacked_rounds(cell, setup, truth, batches, crafted)
     if sent:
         setup = sent[-1]
     several = [each.weights for each in sent] if cell.grants.varies else []
-    reading = take_reading(cell, setup, truth, batches, memory.simulations, several)
+    reading = take_reading(cell, setup, truth, batches, memory.simulations, several, seen)
     diagnosis = diagnose(cell, setup, truth, reading, batches)
     if len(truth.rows) < len(reading):
         reading, diagnosis = reading.of(truth.rows), diagnosis.of(truth.rows)
@@ -44,18 +44,21 @@ def observe_cell(
 
 def attacked_rounds(
     cell: AttackCell, setup: Setup, truth: CellTruth, batches: Sequence[Batches], crafted: Sequence[Tensors] = ()
-) -> list[Setup]:
+) -> tuple[list[Setup], Reading | None]:
     """Return `setup`, the values for the round of the cell (an experiment), with the weights that an attacking server
-    chooses, for each choice: none for a listener, otherwise the weights of all rounds or of each round.
+    chooses, for each choice: none for a listener, otherwise the weights of all rounds or of each round. Also return the
+    reading that the attack has seen before the last round; None without such a reading.
 
     - `truth`, `batches`: true examples, and the clients' batches, for the readings that the attack sees between rounds.
     - `crafted`: weights that the attack has already chosen, name → (*shape) for each choice; it chooses the rest now.
 
     Raises `PluginError` for wrong weights, and `NotApplicable` if the attack cannot choose weights."""
-    chosen = list(crafted)
-    while len(chosen) < choices(cell):
-        chosen.append(choose(cell, server_of(cell, setup, truth, _seen(cell, setup, truth, batches, chosen))))
-    return [received(cell, setup, weights) for weights in chosen]
+    sent, seen = [received(cell, setup, weights) for weights in crafted], None
+    while len(sent) < choices(cell):
+        if sent:
+            seen = take_reading(cell, setup, truth, batches, None, [each.weights for each in sent], seen)
+        sent.append(received(cell, setup, choose(cell, server_of(cell, setup, truth, seen))))
+    return sent, seen
 
 
 def known_to_server(cell: AttackCell, context: RunContext, memory: Memory, crafted: Sequence[Tensors] = ()) -> Server:
@@ -67,16 +70,9 @@ def known_to_server(cell: AttackCell, context: RunContext, memory: Memory, craft
     truth = draw_truth(cell, load_data(cell, context, memory), context.run)
     setup = prepare(cell, context, memory)
     batches = batches_of(cell, setup, truth.victims, truth.point)
-    return server_of(cell, setup, truth, _seen(cell, setup, truth, batches, crafted))
-
-
-def _seen(
-    cell: AttackCell, setup: Setup, truth: CellTruth, batches: Sequence[Batches], crafted: Sequence[Tensors]
-) -> Reading | None:
-    if not crafted:
-        return None
     sent = [received(cell, setup, weights).weights for weights in crafted]
-    return take_reading(cell, setup, truth, batches, None, sent)
+    seen = take_reading(cell, setup, truth, batches, None, sent) if sent else None
+    return server_of(cell, setup, truth, seen)
 
 
 def draw_and_observe(

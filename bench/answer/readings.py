@@ -31,6 +31,7 @@ def take_reading(
     batches: Sequence[Batches],
     simulations: Kept | None = None,
     sent: Sequence[Tensors] = (),
+    before: Reading | None = None,
 ) -> Reading:
     """Run the defended round of the cell (an experiment). Return the attacker's readings (observed updates) at the
     interception point, with everything else that the attacker knows.
@@ -40,18 +41,25 @@ def take_reading(
     - `batches`: the clients' batches in the round.
     - `simulations`: cache of simulated readings for black-box attackers; None for no cache.
     - `sent`: weights in each of several rounds with other weights, name → (*shape) each; empty: the weights of `setup`
-      in each round."""
+      in each round.
+    - `before`: the reading of the first rounds in `sent`, which are not run again; None: every round is run."""
     point, gallery, mates = truth.point, truth.gallery, truth.mates
     data, grants, federated = setup.data, cell.grants, cell.federated
     rounds = [replace(setup, weights=dict(weights)) for weights in sent] or [setup] * grants.repeated_readings
-    shown = [observe(cell, each, point, batches, each.stages, observation=number) for number, each in enumerate(rounds)]
-    count = len(shown)
+    count, earlier = len(rounds), 0 if before is None else len(before.rounds)
+    shown = [
+        observe(cell, rounds[number], point, batches, rounds[number].stages, observation=number)
+        for number in range(earlier, count)
+    ]
+    values = {name: torch.stack([one[name] for one in shown], 1) for name in setup.weights}
+    if before is not None:
+        values = {name: torch.cat([before.values[name], value], 1) for name, value in values.items()}
     unit = federated.unit if point.after_training else 1.0
     public, public_labels = known_public(data, grants.public)
     reading = Reading(
         point=point,
         linked="coordinate" if setup.stages.unlinked(point) else "vector",
-        values={name: torch.stack([one[name] for one in shown], 1) for name in setup.weights},
+        values=values,
         weights={
             name: torch.stack([each[name] for each in sent]) if sent else value.expand(count, *value.shape)
             for name, value in setup.weights.items()

@@ -82,18 +82,22 @@ def honest_models(
                 yield Honest(training=training, setup=setup, weights=kept[age], previous=before, seed=seed, age=age)
 
 
-def later(sent: Honest, model: nn.Module, weights: Tensors, rounds: int, examples: int) -> float:
-    """Return the test accuracy in [0, 1] after further honest rounds from other weights.
+def later(
+    sent: Honest, model: nn.Module, weights: Tensors, rounds: int, examples: int, *, every: int
+) -> tuple[tuple[int, float], ...]:
+    """Return pairs (number of further honest rounds, test accuracy in [0, 1]), after training from other weights. A
+    training that diverges ends without a further pair.
 
     - `sent`: the honest model, whose federation trains; its defense starts anew.
     - `model`, `weights`: the trained module, with start weights, name → (*shape).
     - `rounds`: number of further rounds.
-    - `examples`: largest number of test examples."""
-    changes = {"rounds": rounds, "checkpoints": (), "test_every": rounds, "test_examples": examples}
+    - `examples`: largest number of test examples.
+    - `every`: number of rounds between two measurements."""
+    changes = {"rounds": rounds, "checkpoints": (), "test_every": every, "test_examples": examples}
     job = TrainingJob(
         cell=sent.training.model_copy(update=changes), data=sent.setup.data, clients=sent.setup.clients, model=model
     )
-    return train(job, begin(job, weights, sent.setup.stages)).curve[-1][1]
+    return train(job, begin(job, weights, sent.setup.stages)).curve
 
 
 def own_draw(cell: AttackCell, setup: Setup, seed: int) -> Tensors:

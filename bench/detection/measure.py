@@ -32,8 +32,8 @@ _SPARE = 4  # federations for each that is needed: a training may diverge
 NULL_SEEDS, TRIAL_SEEDS = 10_000, 20_000  # first seeds: no federation of the trials has a part in the null
 _TESTED = 500  # examples of an accuracy
 _LATER = 5  # rounds
-_ACCURACIES = ("honest", "attacked", "later_honest", "later_back", "later_attacked")
 Tick = Callable[[str], None]
+_Accuracies = dict[str, float]  # field of `Caught` → a model's test accuracy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,23 +147,37 @@ def rows(records: Sequence[Record], bench: Bench, null: Callable[[AttackCell], N
     """Return a row of figures for each of `records`, attacks by a malicious server. The attack chooses weights in the
     first, the second and a late round of honest federations, and a client tests these weights with the detectors of
     `bench`. `null` is a function from a cell (experiment) to the honest models' scores, which give the thresholds."""
-    trained: dict[str, list[Honest]] = {}
+    trained: dict[str, list[tuple[Honest, _Accuracies]]] = {}
     made = []
     for record in records:
         cell = _cell(record)
         key = _condition(cell)
         if key not in trained:
             seeds = range(TRIAL_SEEDS, TRIAL_SEEDS + bench.trials)
-            trained[key] = list(honest_models(cell, seeds, (*ROUNDS,), bench.context, bench.memory))
+            models = honest_models(cell, seeds, (*ROUNDS,), bench.context, bench.memory)
+            trained[key] = [(sent, _of_honest(sent)) for sent in models]
         made.append(_row(record, cell, trained[key], bench, null(cell)))
     return made
 
 
-def _row(record: Record, cell: AttackCell, federations: Sequence[Honest], bench: Bench, null: Null) -> Row:
+def _of_honest(sent: Honest) -> _Accuracies:
+    """Return the test accuracies that no attack changes: of the honest model, and after five and four honest rounds."""
+    net, tested = sent.setup.model, sent.setup.data.test
+    curve = later(sent, net, sent.weights, _LATER, _TESTED, every=1)
+    return {
+        "honest": accuracy(net, sent.weights, tested, _TESTED),
+        "later_honest": curve[-1][1],
+        "later_back": [reached for round_, reached in curve if round_ < _LATER][-1],
+    }
+
+
+def _row(
+    record: Record, cell: AttackCell, federations: Sequence[tuple[Honest, _Accuracies]], bench: Bench, null: Null
+) -> Row:
     alarms: dict[int, list[dict[str, bool]]] = {age: [] for age in ROUNDS}
-    accuracies: dict[int, list[tuple[float, ...]]] = {age: [] for age in ROUNDS}
+    accuracies: dict[int, list[_Accuracies]] = {age: [] for age in ROUNDS}
     seconds, added = 0.0, 0
-    for number, sent in enumerate(federations):
+    for number, (sent, of_honest) in enumerate(federations):
         bench.tick(f"{_label(cell)}: {number + 1} of {len(federations)}")
         known, sent_model = attacked(cell, sent, bench.context, bench.memory)
         began = time.perf_counter()
@@ -171,15 +185,12 @@ def _row(record: Record, cell: AttackCell, federations: Sequence[Honest], bench:
         seconds += (time.perf_counter() - began) / len(federations)
         alarms[sent.age].append(null.alarms(LATER if sent.age else FIRST, scores))
         added = _bytes(known.weights) - _bytes(sent.weights)
-        tested = sent.setup.data.test
         accuracies[sent.age].append(
-            (
-                accuracy(sent.setup.model, sent.weights, tested, _TESTED),
-                accuracy(sent_model, known.weights, tested, _TESTED),
-                later(sent, sent.setup.model, sent.weights, _LATER, _TESTED),
-                later(sent, sent.setup.model, sent.weights, _LATER - 1, _TESTED),
-                later(sent, sent_model, known.weights, _LATER, _TESTED),
-            )
+            of_honest
+            | {
+                "attacked": accuracy(sent_model, known.weights, sent.setup.data.test, _TESTED),
+                "later_attacked": later(sent, sent_model, known.weights, _LATER, _TESTED, every=_LATER)[-1][1],
+            }
         )
     result = record.result
     assert isinstance(result, AttackResult) and result.summary is not None
@@ -196,7 +207,7 @@ def _row(record: Record, cell: AttackCell, federations: Sequence[Honest], bench:
             name: Caught(
                 trials=len(alarms[age]),
                 alarms={each: sum(one[each] for one in alarms[age]) for each in (*bench.detectors, UNION)},
-                **dict(zip(_ACCURACIES, map(_mean, zip(*accuracies[age], strict=True)), strict=True)),
+                **{each: _mean([one[each] for one in accuracies[age]]) for each in accuracies[age][0]},
             )
             for age, name in ROUNDS.items()
             if alarms[age]
@@ -213,8 +224,8 @@ def attacked(cell: AttackCell, sent: Honest, context: RunContext, memory: Memory
     truth = draw_truth(victims, load_data(cell, context, memory), context.run)
     model = program(cell, sent.setup.model, sent.setup.data.shape)
     setup = replace(sent.setup, model=model, weights=program_weights(cell, model, dict(sent.weights)))
-    setup = attacked_rounds(victims, setup, truth, batches_of(victims, setup, truth.victims, truth.point))[-1]
-    return seen(sent, setup.weights, truth.victims.inputs[0, 0, 0], truth.victims.labels[0, 0, 0]), model
+    sent_rounds, _ = attacked_rounds(victims, setup, truth, batches_of(victims, setup, truth.victims, truth.point))
+    return seen(sent, sent_rounds[-1].weights, truth.victims.inputs[0, 0, 0], truth.victims.labels[0, 0, 0]), model
 
 
 def _cell(record: Record) -> AttackCell:
