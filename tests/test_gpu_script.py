@@ -91,7 +91,7 @@ def test_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(gpu.ONE_CORE, "dlg-lenet", 2)
     with Rehearsal():
         rows = list(gpu.reconstructions("cuda", rows=(3,), cases=(("digits", "dlg-lenet", "cpl", 20),)))
-        (whole,) = gpu.preset("cuda", "quickstart", seconds=1.0)
+        (whole,) = gpu.preset("cuda", 1.0, "quickstart")
     (row,) = rows
     assert row["ratio"] == pytest.approx(row["a second"] / row["one core"]) and row["rows"] == 3
     assert 0 < whole["answered"] <= whole["cells"]

@@ -1,8 +1,8 @@
 """All that is to be known of a GPU: `python -P tests/benchmarks/gpu.py --out gpu.json`, on a machine with one.
 
 It needs this wheel without its dependencies, and of those torch, numpy, scipy, scikit-image, scikit-learn, pandas,
-safetensors, rich and pydantic: no MLflow.  Data are looked for in BENCH_DATA.  Checks take about ten minutes, figures
-as long; what a figure has no time for is left out.  `--into BENCHMARKS.md` writes the tables between the marks there,
+safetensors, rich and pydantic: no MLflow.  Data are looked for in BENCH_DATA.  Checks take about ten minutes in one
+process; what a figure has no time for is left out.  `--into BENCHMARKS.md` writes the tables between the marks there,
 from a file of `--out` and on any machine.
 """
 
@@ -40,7 +40,7 @@ from bench.sweep.plan import Resolver, schedule
 from bench.trip import Budget, Reading
 
 ROWS = (16, 64, 256, 1024, 4096)
-ONE_CORE = {"dlg-lenet": 32, "resnet20": 4}  # readings that one core attacks
+ONE_CORE = {"dlg-lenet": 16, "resnet20": 4}  # readings that one core attacks
 # data, model, attack, evaluations: to its end, or, of the residual net, so many
 CASES = (
     ("mnist", "dlg-lenet", "cpl", 500),
@@ -48,23 +48,26 @@ CASES = (
     ("cifar10", "dlg-lenet", "map", 1200),
     ("cifar10", "resnet20", "cpl", 20),
 )
+BUSY = 30  # evaluations of which the kernels are timed
 SECONDS = 100.0  # of a case of `reconstructions`, and of the preset
 MARKS = ("<!-- gpu tables -->", "<!-- end of gpu tables -->")
 Figure = dict[str, Any]
 
 
-def reconstructions(device: str, rows: tuple[int, ...] = ROWS, cases: Any = CASES) -> Iterator[Figure]:
+def reconstructions(
+    device: str, seconds: float = SECONDS, rows: tuple[int, ...] = ROWS, cases: Any = CASES
+) -> Iterator[Figure]:
     """Reconstructions a second, undefended and labels known, against one core with the same attack."""
     for dataset, model, name, evaluations in cases:
         began, rate = time.perf_counter(), None
         for count in (ONE_CORE[model], *rows):
-            if time.perf_counter() - began > SECONDS:
+            if time.perf_counter() - began > seconds:
                 break
             at = "cpu" if rate is None else device
             reading, cell = _reading(dataset, model, name, count, evaluations)
-            seconds, share = _attacked(reading, cell, at, count)
+            took, share = _attacked(reading, cell, at, count)
             if rate is None:
-                rate = count / seconds
+                rate = count / took
             else:
                 yield {
                     "data": dataset,
@@ -72,11 +75,12 @@ def reconstructions(device: str, rows: tuple[int, ...] = ROWS, cases: Any = CASE
                     "attack": name,
                     "evaluations": evaluations,
                     "rows": count,
-                    "seconds": seconds,
-                    "a second": count / seconds,
+                    "seconds": took,
+                    "a second": count / took,
                     "one core": rate,
-                    "ratio": count / seconds / rate,
+                    "ratio": count / took / rate,
                     "explained": share,
+                    "busy": _busy(reading, cell, device, count),
                 }
 
 
@@ -114,7 +118,24 @@ def _attacked(reading: Reading, cell: AttackCell, device: str, chunk: int) -> tu
     return seconds, float((result.loss < 1e-4 * of_zero).float().mean())
 
 
-def preset(device: str, name: str = "adaptive", seconds: float = SECONDS) -> Iterator[Figure]:
+def _busy(reading: Reading, cell: AttackCell, device: str, chunk: int) -> float | None:
+    """The share of time in which a kernel runs, over a few evaluations; the rest is the host's. None without a GPU."""
+    if not torch.cuda.is_available():
+        return None
+    attacker, budget = attacker_of(cell, reading), Budget(evaluations=BUSY, chunk=chunk, traced=0)
+    with repeatable(device):
+        at = to_device(reading, torch.device(device))
+        began = time.perf_counter()
+        attacker.reconstruct(at, budget, Key.of_attacker(0))
+        synchronize(device)
+        wall = time.perf_counter() - began
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
+            attacker.reconstruct(at, budget, Key.of_attacker(0))
+            synchronize(device)
+    return sum(each.self_device_time_total for each in seen.key_averages()) / 1e6 / wall
+
+
+def preset(device: str, seconds: float = SECONDS, name: str = "adaptive") -> Iterator[Figure]:
     """The cells of a preset, ordered as by `bench run`, until the time is over; one of each data set on a core, too."""
     resolver, memory = Resolver(None), Memory()
     with tempfile.TemporaryDirectory() as folder:
@@ -143,12 +164,17 @@ def preset(device: str, name: str = "adaptive", seconds: float = SECONDS) -> Ite
     }
 
 
-def training(device: str, rounds: int = 3, defenses: tuple[str, ...] = ("none", "fed-cdp")) -> Iterator[Figure]:
-    """Seconds of a round at Fed-αCDP's own size, against one core."""
+def training(
+    device: str, seconds: float = SECONDS, rounds: int = 3, defenses: tuple[str, ...] = ("none", "fed-cdp")
+) -> Iterator[Figure]:
+    """Seconds of a round at Fed-αCDP's own size, against one core; no defense is begun after `seconds`."""
+    began = time.perf_counter()
     for item in expand(read("fed-alpha-cdp/full-size"), Resolver(None).data):
         cell = item.cell
         if not isinstance(cell, TrainingCell) or cell.defense.name not in defenses or cell.seed:
             continue
+        if time.perf_counter() - began > seconds:
+            return
         took = {}
         for at, count in (("cpu", 1), (device, rounds)):
             with tempfile.TemporaryDirectory() as folder:
@@ -165,7 +191,7 @@ def training(device: str, rounds: int = 3, defenses: tuple[str, ...] = ("none", 
         }
 
 
-FIGURES: dict[str, Callable[[str], Iterator[Figure]]] = {
+FIGURES: dict[str, Callable[[str, float], Iterator[Figure]]] = {
     "reconstructions": reconstructions,
     "preset": preset,
     "training": training,
@@ -208,6 +234,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("gpu.json"), help="the report, written after each part")
     parser.add_argument("--into", type=Path, help="write the tables of --out into this file, and do nothing else")
+    parser.add_argument("--workers", type=int, default=1, help="processes that share the checks")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="of a case of a figure")
     parser.add_argument("--parts", nargs="+", choices=["checks", *FIGURES], default=["checks", *FIGURES])
     args = parser.parse_args()
     if args.into is not None:
@@ -225,7 +253,8 @@ def main() -> None:
         "figures": {},
     }
     if "checks" in args.parts:
-        for each in gpu_checks.checks("cuda"):
+        every = (*gpu_checks.shared("cuda", args.workers), *gpu_checks.checks("cuda", names=gpu_checks.ALONE))
+        for each in every:
             report["checks"].append(asdict(each))
             args.out.write_text(json.dumps(report, indent=1))
             print(
@@ -237,7 +266,7 @@ def main() -> None:
     for name in (name for name in FIGURES if name in args.parts):
         rows: list[Figure] = []
         try:
-            for row in FIGURES[name]("cuda"):
+            for row in FIGURES[name]("cuda", args.seconds):
                 rows.append(row)
                 print(name, row, flush=True)
         except BenchError as error:  # data that are not at hand

@@ -7,8 +7,11 @@ and trainings in float32 after three evaluations or rounds, 1e-3.
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from itertools import count as counted
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +42,10 @@ DOUBLE, SINGLE = 1e-6, 1e-3
 EVALUATIONS, FEW = 12, 3
 ROWS = 64  # of the checks of memory
 
+# Checks that processes can share, and checks of the whole device's memory.
+SHARED = ("attacks, float64", "defenses × points, described", "trainings", "the same twice")
+ALONE = ("memory of a row", "out of memory")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
@@ -55,8 +62,10 @@ class Check:
 Case = tuple[str, Callable[[], float | None]]  # in words, and the difference; None: it does not apply
 
 
-def checks(device: str, only: Callable[[str], bool] = lambda words: True) -> Iterator[Check]:
-    """All checks, one after the other; `only` chooses among the cases by their words."""
+def checks(
+    device: str, only: Callable[[str], bool] = lambda words: True, names: tuple[str, ...] = (*SHARED, *ALONE)
+) -> Iterator[Check]:
+    """The checks `names`, one after the other; `only` chooses among the cases by their words."""
     kinds = (
         ("attacks, float64", DOUBLE, attacks),
         ("defenses × points, described", SINGLE, described),
@@ -65,7 +74,7 @@ def checks(device: str, only: Callable[[str], bool] = lambda words: True) -> Ite
         ("memory of a row", 1.0, memory),
         ("out of memory", 0.0, out_of_memory),
     )
-    for name, bound, cases in kinds:
+    for name, bound, cases in (each for each in kinds if each[0] in names):
         began, worst, failed, count = time.perf_counter(), 0.0, list[str](), 0
         with tempfile.TemporaryDirectory() as folder:
             for words, difference in cases(device, Path(folder)):
@@ -85,12 +94,34 @@ def checks(device: str, only: Callable[[str], bool] = lambda words: True) -> Ite
         yield Check(name=name, cases=count, worst=worst, bound=bound, failed=tuple(failed), seconds=seconds)
 
 
+def shared(device: str, workers: int) -> Iterator[Check]:
+    """The checks `SHARED`, their cases dealt to `workers` processes. `seconds` is the slowest process's time."""
+    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+        parts = list(pool.map(partial(_part, device, workers), range(workers)))
+    for same in zip(*parts, strict=True):
+        yield Check(
+            name=same[0].name,
+            cases=sum(each.cases for each in same),
+            worst=max(each.worst for each in same),
+            bound=same[0].bound,
+            failed=tuple(line for each in same for line in each.failed),
+            seconds=max(each.seconds for each in same),
+        )
+
+
+def _part(device: str, workers: int, number: int) -> list[Check]:
+    torch.set_num_threads(1)
+    turn = counted()
+    return list(checks(device, only=lambda words: next(turn) % workers == number, names=SHARED))
+
+
 def attacks(device: str, folder: Path) -> Iterator[Case]:
     """Each attack, with each knowledge, in float64."""
     for name in registry.names("attacks"):
         attack: type[Attack] = registry.load("attacks", name)
         for knowledge in attack.knowledge:
-            cell = small_cells.attack_cell(name, "gaussian", knowledge=knowledge)
+            mixed = name == "demix"  # of mixtures alone
+            cell = small_cells.attack_cell(name, "mixup" if mixed else "gaussian", knowledge=knowledge)
             yield f"{name}, {knowledge}", partial(_of_attack, cell, device, folder)
 
 

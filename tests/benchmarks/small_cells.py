@@ -3,17 +3,21 @@
 from dataclasses import replace
 from typing import Any
 
+from bench.attacks.base import Attack
 from bench.attacks.search import refine
 from bench.cell import AttackCell, DataRef, Entry, Federated, Grants, TrainingCell
 from bench.datasets.digits import Digits
 from bench.datasets.loading import load
+from bench.datasets.opinions import Opinions
 from bench.errors import BenchError
 from bench.registry import entries as registry
 from bench.trip import Reading
 
 DIGITS = DataRef(name="digits", sha256=load(Digits(), "digits", None).sha256)
+OPINIONS = DataRef(name="opinions", sha256=load(Opinions(), "opinions", None).sha256)
 FEDERATED = Federated(clients=10, per_round=4, batch=1)
-FULLY_CONNECTED = {"analytic", "cpa", "subspace"}
+CRAFTED = {"bins", "trap"}
+FULLY_CONNECTED = {"analytic", "cpa", "subspace", *CRAFTED}
 
 
 def pictures() -> DataRef:
@@ -31,21 +35,26 @@ def entry(value: str | Entry, **params: Any) -> Entry:
 
 
 def attack_cell(attack: str | Entry = "cpl", defense: str | Entry = "none", **changes: Any) -> AttackCell:
-    """Two readings, twelve evaluations, of a model that the attack can attack."""
+    """Two readings, twelve evaluations, of data and a model that the attack can attack."""
     of = entry(attack)
-    connected = of.name in FULLY_CONNECTED
+    kind: type[Attack] = registry.load("attacks", of.name)
+    text, connected = "text" in kind.takes, of.name in FULLY_CONNECTED
+    model = entry("tiny-transformer" if text else "mlp" if connected else "dlg-lenet")
+    server = "weights" if of.name in CRAFTED else kind.servers[0]
+    if of.name in CRAFTED:
+        model = entry("mlp", hidden=[64], activation="relu")
     params: dict[str, Any] = {"at": "client", "variance": 1e-3} if defense == "gaussian" else {}
     return AttackCell(
         **{
-            "dataset": DIGITS,
-            "model": Entry(name="mlp" if connected else "dlg-lenet"),
+            "dataset": OPINIONS if text else DIGITS,
+            "model": model,
             "attack": of,
-            "federated": FEDERATED.model_copy(update={"batch": 2}) if connected else FEDERATED,
+            "federated": FEDERATED.model_copy(update={"batch": 2}) if connected or of.name == "demix" else FEDERATED,
             "defense": entry(defense, **params),
             "point": "type-1",
             "readings": 2,
             "evaluations": 12,
-            "grants": Grants(labels=True, gallery=20 if of.name == "gallery" else 0),
+            "grants": Grants(labels=True, gallery=20 if of.name == "gallery" else 0, server=server),
             **changes,
         }
     )
@@ -68,7 +77,9 @@ def training_cell(defense: str | Entry = "none", **changes: Any) -> TrainingCell
 
 
 def in_double(reading: Reading) -> Reading:
-    """A reading in double precision, its public data too."""
+    """A reading in double precision, its public data too; tokens are integers."""
+    if not reading.public_inputs.is_floating_point():
+        return refine.in_double(reading)
     return replace(
         refine.in_double(reading),
         public_mean=reading.public_mean.double(),
