@@ -15,6 +15,7 @@ from bench.attacks.labels.infer import infer_labels
 from bench.attacks.objective.mismatch import mean_observation, observations
 from bench.parameters import parameter
 from bench.rng import Key
+from bench.rows import median
 from bench.trip import Budget, Reading, Reconstruction, Status
 
 _SWEEPS = 100  # of alternating least squares; a single sweep suffices for an exact reading
@@ -98,7 +99,7 @@ class Analytic(Attack):
         while len(chosen) < reading.examples and remaining.any():
             best = remaining & (support == support[remaining].max())
             at = int(torch.where(best, distance, -1).argmax())
-            chosen.append(rows[near[at]].median(0).values)
+            chosen.append(median(rows[near[at]].mT))
             remaining &= ~near[at]
             distance = torch.minimum(distance, gaps[at]) if len(chosen) > 1 else gaps[at]
         return torch.stack(chosen + [common] * (reading.examples - len(chosen)))

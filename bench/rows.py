@@ -24,3 +24,11 @@ def unflattened(vectors: Tensor, tensors: Tensors, lead: int) -> dict[str, Tenso
     sizes = [rows(tensor, lead).shape[-1] for tensor in tensors.values()]
     parts = torch.split(vectors, sizes, dim=-1)
     return {name: part.reshape(tensor.shape) for (name, tensor), part in zip(tensors.items(), parts, strict=True)}
+
+
+def median(values: Tensor) -> Tensor:
+    """Return the lower median of each row: (row, value) → (row,); NaN values do not count, a row of NaN gives NaN.
+    Equal to `nanmedian`, whose form with positions CUDA refuses under deterministic algorithms."""
+    ordered = values.sort(1).values  # NaN last
+    middle = (values.isnan().logical_not().sum(1) - 1).clamp_min(0) // 2
+    return ordered.gather(1, middle[:, None])[:, 0]

@@ -86,6 +86,29 @@ _WAITS = {
     "repeat_interleave",
     "unique_dim",
 }
+# What CUDA refuses with deterministic algorithms, and the reason that `torch.use_deterministic_algorithms` gives.
+_NOT_REPEATABLE = {
+    "_adaptive_avg_pool2d_backward",
+    "_adaptive_avg_pool3d_backward",
+    "adaptive_max_pool2d_backward",
+    "avg_pool3d_backward",
+    "bincount",
+    "cumsum",
+    "histc",
+    "kthvalue",
+    "max_pool3d_with_indices_backward",
+    "max_unpool2d",
+    "median",
+    "nanmedian",
+    "nll_loss2d_forward",
+    "reflection_pad1d_backward",
+    "reflection_pad2d_backward",
+    "reflection_pad3d_backward",
+    "upsample_bicubic2d_backward",
+    "upsample_bilinear2d_backward",
+    "upsample_linear1d_backward",
+    "upsample_trilinear3d_backward",
+}
 _CROSSING = {_aten.copy_, _aten._to_copy, _aten._copy_from, _aten.set_, _aten.set_data}  # may take two devices
 _INDEXING = {
     _aten.index,
@@ -172,6 +195,7 @@ class Rehearsal:
         for name, answer in answers.items():
             self._open.enter_context(mock.patch.object(torch.cuda, name, answer))
         self._open.enter_context(mock.patch.object(torch, "Generator", Generator))
+        self._open.enter_context(mock.patch("bench.attacks.solvers.graph.graphs", return_value=False))
         self._open.enter_context(_Operations(self))
         self._open.enter_context(_Functions(self))
         return self
@@ -339,6 +363,8 @@ class _Operations(TorchDispatchMode):
         on, packet, name = self.on, func.overloadpacket, func.overloadpacket.__name__
         if name not in _NO_KERNEL:
             on.kernels[line()] += 1
+        if name in _NOT_REPEATABLE and torch.are_deterministic_algorithms_enabled() and _refused(func, args):
+            on.mix(f"{name} on CUDA is not repeatable")
         if packet in _INDEXING:
             if _by_mask(args[1]) and not (len(args) > 2 and args[2].numel() == 1 and on.place(args[2]) == HOST):
                 on.wait(f"{name} by a mask")  # but filling with a number by a mask
@@ -367,6 +393,18 @@ class _Operations(TorchDispatchMode):
             on.upload("indices")
         if len(args) > 2 and args[2].dim() and on.place(args[2]) != on.place(args[0]):
             on.mix("values of another device are put into a tensor")
+
+
+def _refused(func: Any, args: Any) -> bool:
+    """Whether CUDA refuses this form: a median with its position, a running sum of floats, a weighted count."""
+    name, overload = func.overloadpacket.__name__, func._overloadname
+    if name in ("median", "nanmedian"):
+        return bool(overload.startswith("dim"))
+    if name == "cumsum":
+        return bool(args[0].is_floating_point())
+    if name == "bincount":
+        return len(args) > 1 and args[1] is not None
+    return True
 
 
 def _by_mask(indices: Any) -> bool:

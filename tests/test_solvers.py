@@ -1,14 +1,14 @@
 """Solvers against torch's own, row by row, and the loop's promises: budget, restarts, independent rows."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from bench.attacks.solvers import lbfgs
+from bench.attacks.solvers import lbfgs, loop
 from bench.attacks.solvers.adam import Adam
 from bench.attacks.solvers.base import Evaluate, RowLimits, Solution, Solver, State
 from bench.attacks.solvers.lbfgs import Lbfgs, LbfgsState
@@ -391,6 +391,24 @@ def test_rows_that_wait_for_room_are_as_those_that_do_not(solver: Solver[Any], c
     assert one_by_one.marks == together.marks
     assert torch.allclose(one_by_one.losses, together.losses, rtol=1e-9, atol=1e-9)
     assert torch.allclose(one_by_one.trajectory, together.trajectory, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("chunk", [2, 3])
+@pytest.mark.parametrize("restarts", [0, 3])
+def test_ended_rows_that_stay_in_the_batch_change_nothing(
+    restarts: int, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU, where ended slots stay until they are many."""
+    limits = RowLimits(evaluations=60, restarts=restarts)
+    solver = Lbfgs(line_search="backtracking", tolerance_gradient=1e-4)
+    usual = _minimise(_Problem(*_quadratic()), solver, limits, chunk=chunk)
+    monkeypatch.setattr(loop, "_share_of_ended", lambda device: 0.6)
+    stayed = _minimise(_Problem(*_quadratic()), solver, limits, chunk=chunk)
+    assert len(set(usual.evaluations.tolist())) > 1 or restarts
+    for item in fields(Solution):
+        one, other = getattr(usual, item.name), getattr(stayed, item.name)
+        if isinstance(one, Tensor):
+            torch.testing.assert_close(other, one, rtol=1e-9, atol=1e-12, msg=item.name)
 
 
 def test_no_mark_is_named_twice() -> None:

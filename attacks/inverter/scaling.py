@@ -62,18 +62,20 @@ def principal(scaled: Tensor, count: int, key: Key) -> Tensor:
     """Return the principal directions of the vectors `scaled`, the strongest first: (feature, direction).
 
     - `scaled` (row, feature): a vector per row, centred.
-    - `count`: largest number of directions.
+    - `count`: largest number of directions. Directions whose variance is rounding error are left out: they would differ
+      between machines.
     - `key`: draws the start of the method, a randomised decomposition with a power step (Halko et al. 2011, algorithm
       4.4)."""
     rank = min(count, *scaled.shape)
     start = key.generator("principal", rank).standard_normal((scaled.shape[1], min(rank + 10, len(scaled))))
     span = torch.linalg.qr(scaled @ torch.from_numpy(start).to(scaled)).Q
     span = torch.linalg.qr(scaled @ (scaled.T @ span)).Q
-    inner = span.T @ scaled
-    variances, turned = torch.linalg.eigh(inner @ inner.T)  # ascending
-    first = turned[:, -rank:].flip(1) / variances[-rank:].flip(0).clamp_min(_TINY).sqrt()
-    basis: Tensor = inner.T @ first
-    return basis
+    inner = (span.T @ scaled).double()
+    variances, turned = (value.flip(-1) for value in torch.linalg.eigh(inner @ inner.T))  # descending
+    rounding = max((torch.finfo(scaled.dtype).eps * len(inner)) ** 2, torch.finfo(inner.dtype).eps * len(inner))
+    kept = variances[:rank] > rounding * variances[0]
+    basis = inner.T @ (turned[:, :rank][:, kept] / variances[:rank][kept].sqrt())
+    return basis.to(scaled)
 
 
 def _directions(vectors: Tensor, slices: tuple[slice, ...]) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from bench.attacks.labels.head import head
-from bench.rows import flattened
+from bench.rows import flattened, median
 from bench.trip import Noise, Reading
 
 _RANGE_DEVIATION = 0.05  # standard deviation of values outside the data's range
@@ -93,8 +93,8 @@ class NoiseModel:
         if not self.bound or self.variance == 0:
             return whole.new_full((len(whole),), self.variance)
         squares = whole.square()
-        median = squares.where(squares > 0, squares.new_tensor(torch.nan)).nanmedian(1).values
-        found = (median / _MEDIAN_SQUARE).nan_to_num(0.0).clamp_max(self.variance)
+        middle = median(squares.where(squares > 0, squares.new_tensor(torch.nan)))
+        found = (middle / _MEDIAN_SQUARE).nan_to_num(0.0).clamp_max(self.variance)
         if self.last is None:
             return found
         last = observed[self.last].detach()

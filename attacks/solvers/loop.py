@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from bench.attacks.solvers.base import Evaluate, Problem, RowLimits, Solution, Solver, State, merge, put, select
+from bench.attacks.solvers.graph import replayed
 from bench.attacks.solvers.trajectory import Trajectory
 from bench.trip import TRACED
 
@@ -30,6 +31,8 @@ class _Progress:
     run_evaluations: Tensor  # (position,), of the present run; host
     per_run: Tensor  # (position,), evaluations after which a run may be abandoned; host
     slots: Tensor  # (slot,), active positions; host
+    restart: Tensor  # (slot,), ended, to be restarted; host
+    done: Tensor  # (slot,), ended, to be replaced or dropped; host
     waiting: int  # first position not yet begun
     zero_loss: Tensor  # (position,); this and the following fields are on the device
     loss_scale: Tensor
@@ -45,6 +48,7 @@ class _Progress:
     x: Tensor
     trajectory: Trajectory
     active: Tensor  # `slots` on the device
+    live: Tensor | None  # (slot,), not ended; on the device; None: all
     state: State
     evaluate: Evaluate
 
@@ -71,7 +75,7 @@ def minimise(
         loss, finite = _advance(now)
         restart, done = _judge(now, loss, finite)
         if (restart | done).any():
-            _refill(now, restart.cpu(), done.cpu())
+            _end(now, restart.cpu(), done.cpu())
     marks, positions = now.trajectory.until(int(now.evaluations.max()))
     return Solution(
         x=now.x,
@@ -110,6 +114,8 @@ def _begin(
         restarts=none.clone(),
         run_evaluations=none,
         slots=slots,
+        restart=torch.zeros(chunk, dtype=torch.bool),
+        done=torch.zeros(chunk, dtype=torch.bool),
         waiting=chunk,
         per_run=torch.div(limits.evaluations - spent, limits.restarts + 1, rounding_mode="floor"),
         zero_loss=zero_loss,
@@ -126,8 +132,9 @@ def _begin(
         x=x,
         trajectory=Trajectory(limits.evaluations, x, traced),
         active=slots.to(x.device),
+        live=None,
         state=solver.init(starts),
-        evaluate=problem.subset(rows[slots], none[slots]),
+        evaluate=replayed(problem.subset(rows[slots], none[slots]), x.device),
     )
 
 
@@ -141,15 +148,18 @@ def _advance(now: _Progress) -> tuple[Tensor, Tensor]:
     active, trial = now.active, now.state.trial
     loss, gradient = now.evaluate(trial)
     finite = torch.isfinite(loss) & torch.isfinite(gradient.abs().amax(1))
-    now.evaluations[now.slots] += 1
-    now.run_evaluations[now.slots] += 1
+    counted = now.slots if now.live is None else now.slots[~(now.restart | now.done)]
+    now.evaluations[counted] += 1
+    now.run_evaluations[counted] += 1
     better = finite & (loss < now.loss[active])
+    if now.live is not None:
+        better = better & now.live
     put(now.x, active, better, trial)
     put(now.loss, active, better, loss)
     if now.limits.restarts:
         put(now.runs, active, better, now.restarts[now.slots].to(active.device))
     now.run_loss[active] = torch.where(finite, torch.minimum(now.run_loss[active], loss), now.run_loss[active])
-    now.trajectory.note(now.slots, now.evaluations[now.slots], now.loss, now.x)
+    now.trajectory.note(counted, now.evaluations[counted], now.loss, now.x)
     scale = now.loss_scale[active]
     normalised = scale * loss
     now.state = now.solver.step(now.state, normalised, scale[:, None] * gradient)
@@ -178,7 +188,9 @@ def _judge(now: _Progress, loss: Tensor, finite: Tensor) -> tuple[Tensor, Tensor
     if limits.leave_stalled:
         restart = restart & (~converged | ~finite | (run_loss >= limits.stalled * now.zero_loss[active]))
     done = ended & ~restart
-    return restart, done | exhausted.to(active.device) if exhausted.any() else done
+    if exhausted.any():
+        done = done | exhausted.to(active.device)
+    return (restart, done) if now.live is None else (restart & now.live, done & now.live)
 
 
 def _precise(now: _Progress, due: Tensor, precision: float) -> Tensor:
@@ -199,6 +211,25 @@ def _precise(now: _Progress, due: Tensor, precision: float) -> Tensor:
 
 def _where(known: Tensor, mask: Tensor) -> Tensor:
     return mask if known.all() else mask & known.to(mask.device)
+
+
+def _end(now: _Progress, restart: Tensor, done: Tensor) -> None:
+    """End the runs of the slots in the masks `restart` and `done`, both on the host.
+
+    On a GPU, ended slots stay, unused, until they are a share of all slots: other slots would need another graph of
+    kernels."""
+    now.restart, now.done = now.restart | restart, now.done | done
+    ended = now.restart | now.done
+    if int(ended.sum()) <= _share_of_ended(now.active.device) * len(ended):
+        now.live = ~ended.to(now.active.device)
+        return
+    _refill(now, now.restart, now.done)
+    now.restart, now.done = torch.zeros_like(now.slots, dtype=torch.bool), torch.zeros_like(now.slots, dtype=torch.bool)
+    now.live = None
+
+
+def _share_of_ended(device: torch.device) -> float:
+    return 0.0 if device.type == "cpu" else 0.25
 
 
 def _refill(now: _Progress, restart: Tensor, done: Tensor) -> None:
@@ -226,4 +257,4 @@ def _refill(now: _Progress, restart: Tensor, done: Tensor) -> None:
         now.slots, now.state = now.slots[kept], select(now.state, torch.nonzero(kept)[:, 0])
     now.active = now.slots.to(device)
     if len(now.slots):
-        now.evaluate = now.problem.subset(now.rows[now.slots], now.restarts[now.slots])
+        now.evaluate = replayed(now.problem.subset(now.rows[now.slots], now.restarts[now.slots]), device)

@@ -25,6 +25,7 @@ def token_embedding(model: nn.Module, weights: Tensors, ids: Tensor) -> str | No
 
         return hook
 
+    ids = ids.to(next(model.parameters()).device)
     embeddings = [(path, layer) for path, layer in model.named_modules() if isinstance(layer, nn.Embedding)]
     handles = [layer.register_forward_pre_hook(watch(path)) for path, layer in embeddings]
     try:

@@ -67,7 +67,7 @@ class Fit:
             model=model,
             embedding=path,
             table=table,
-            targets=one_hot(labels, reading.classes, like.dtype),
+            targets=one_hot(labels, reading.classes, like.dtype).to(like),
             language=Language.of(texts, len(table)),
             scale=_scale(mismatch),
         )

@@ -62,7 +62,7 @@ def _local_lines(inputs: Tensor, outputs: Tensor, width: float) -> tuple[Tensor,
     size = (high - low).to(x)
 
     def mean(values: Tensor) -> Tensor:
-        sums = torch.nn.functional.pad(values.cumsum(-1), (1, 0))
+        sums = torch.nn.functional.pad(values.cpu().cumsum(-1).to(values), (1, 0))  # on CUDA not repeatable
         return (sums[..., high] - sums[..., low]) / size
 
     mean_x, mean_y = mean(x), mean(y)
