@@ -230,3 +230,14 @@ def test_labels_are_counted_by_score() -> None:
     scores = torch.tensor([[0.1, 1.9, 1.1], [3.2, -0.1, 0.2]])
     counts = torch.stack([whole_counts(row, 3) for row in scores])
     assert listed(counts).tolist() == [[1, 1, 2], [0, 0, 0]]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_principal_components_hold_no_rounding_error(dtype: torch.dtype) -> None:
+    """Vectors of rank 5 have five directions; a change of the last digit leaves their span."""
+    draws = torch.Generator().manual_seed(0)
+    parts = [torch.randn(shape, generator=draws, dtype=torch.float64) for shape in ((50, 5), (5, 80))]
+    vectors = (parts[0] @ parts[1]).to(dtype)
+    first, second = (principal(each, 20, Key(seed=0)) for each in (vectors, vectors * (1 + torch.finfo(dtype).eps)))
+    assert first.shape == (80, 5) and first.dtype == dtype
+    torch.testing.assert_close(first @ first.T, second @ second.T, rtol=0, atol=100 * torch.finfo(dtype).eps)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.benchmarks.small_cells import FEDERATED, attack_cell, training_cell
+from tests.benchmarks.small_cells import FEDERATED, attack_cell, pictures, training_cell
 from tests.rehearsal import Rehearsal
 from torch import Tensor
 from torch.func import functional_call, grad, vmap
@@ -21,6 +21,8 @@ from bench.answer.context import Memory, RunContext
 from bench.answer.run import run
 from bench.attacks.objective.distance import Distance
 from bench.attacks.objective.mismatch import Mismatch
+from bench.attacks.solvers import loop
+from bench.attacks.solvers.base import Evaluate
 from bench.cell import AnyCell, Bayesian, CheckpointWeights, Entry, Grants
 from bench.device import repeatable, tf32
 from bench.federated import resume
@@ -28,6 +30,7 @@ from bench.points import POINTS
 from bench.record.schema import Record
 from bench.record.store import write
 from bench.registry import entries as registry
+from bench.rows import median
 
 SEVERAL_STEPS = FEDERATED.model_copy(update={"algorithm": "fedavg", "steps": 2})
 OURS = {"line_search": "backtracking", "restarts": 2, "refine_float64": True}
@@ -54,6 +57,51 @@ def test_every_attack(tmp_path: Path, attack: str, knowledge: str) -> None:
     sound(record)
     if record.status == "done" and not attack.startswith("prior-"):
         assert on.kernels, "nothing ran on the GPU"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("knowledge", ["plain", "adaptive"])
+@pytest.mark.parametrize("attack", ["cpl", "gradinv", "map"])
+def test_an_evaluation_can_be_recorded_as_a_graph(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attack: str, knowledge: str
+) -> None:
+    """After the first, which looks at the model, an evaluation copies nothing from the host and waits for nothing."""
+    seen: Counter[object] = Counter()
+    with Rehearsal() as on:
+
+        def watched(evaluate: Evaluate, device: torch.device) -> Evaluate:
+            calls = 0
+
+            def call(x: Tensor) -> tuple[Tensor, Tensor]:
+                nonlocal calls
+                calls, before = calls + 1, on.uploads + on.waits
+                found = evaluate(x)
+                if calls > 1:
+                    seen.update((on.uploads + on.waits) - before)
+                return found
+
+            return call
+
+        monkeypatch.setattr(loop, "replayed", watched)
+        cell = attack_cell(attack, "gaussian", knowledge=knowledge, dataset=pictures(), evaluations=20)
+        record = run(cell, RunContext(run=tmp_path, device="cuda"), Memory())
+    sound(record)
+    assert not seen, seen
+
+
+def test_what_cuda_does_not_repeat_is_refused() -> None:
+    with Rehearsal(), repeatable("cuda"):
+        values = torch.rand(3, 5, device="cuda")
+        assert median(values).shape == (3,)
+        for refused in (lambda: values.median(1), lambda: values.cumsum(1), lambda: values.kthvalue(2)):
+            with pytest.raises(RuntimeError, match="on CUDA is not repeatable"):
+                refused()
+
+
+def test_the_median_of_a_row_is_that_of_torch() -> None:
+    values = torch.rand(4, 8, generator=torch.Generator().manual_seed(0))
+    values[0, :3], values[1, 1], values[3] = torch.nan, 0.5, torch.nan
+    assert torch.equal(median(values).nan_to_num(-1), values.nanmedian(1).values.nan_to_num(-1))
 
 
 @pytest.mark.slow

@@ -33,6 +33,8 @@ LAW = Spectrum(
     deviation=0.2
     * torch.tensor([0.1, 0.2, 1.0], dtype=torch.float64)[:, None, None]
     / (1 + torch.arange(6)[:, None] + torch.arange(5)),
+    down=cosines(6),
+    across=cosines(5),
 )
 
 

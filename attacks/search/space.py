@@ -67,17 +67,19 @@ class Spectrum:
     """Principal colours as rows of a matrix (channel, channel)."""
     deviation: Tensor
     """Standard deviation for each principal colour and frequency (channel, height, width)."""
+    down: Tensor
+    """Cosine transform of columns (height, height), as from `cosines`."""
+    across: Tensor
+    """Cosine transform of rows (width, width), as from `cosines`."""
 
     def inputs(self, u: Tensor) -> Tensor:
-        across, down = cosines(self.mean.shape[-1]).to(u), cosines(self.mean.shape[-2]).to(u)
         scaled = u.unflatten(-1, self.mean.shape) * self.deviation.to(u)
-        places = down.T @ scaled @ across
+        places = self.down.to(u).T @ scaled @ self.across.to(u)
         return (self._colours(places, self.channels.T) + self.mean.to(u)).flatten(-3)
 
     def variables(self, x: Tensor) -> Tensor:
-        across, down = cosines(self.mean.shape[-1]).to(x), cosines(self.mean.shape[-2]).to(x)
         colours = self._colours(x.unflatten(-1, self.mean.shape) - self.mean.to(x), self.channels)
-        return (down @ colours @ across.T / self.deviation.to(x)).flatten(-3)
+        return (self.down.to(x) @ colours @ self.across.to(x).T / self.deviation.to(x)).flatten(-3)
 
     def with_energy(self, u: Tensor) -> tuple[Tensor, Tensor]:
         return self.inputs(u), 0.5 * (u * u).sum(-1)
@@ -85,9 +87,8 @@ class Spectrum:
     def transposed(self, gradient: Tensor) -> Tensor:
         """Convert a derivative of the loss by the inputs x to its derivative by the search variables u. With x = mean +
         A u, the result is Aᵀ · gradient. `gradient` and result are (..., value)."""
-        across, down = cosines(self.mean.shape[-1]).to(gradient), cosines(self.mean.shape[-2]).to(gradient)
         colours = self._colours(gradient.unflatten(-1, self.mean.shape), self.channels)
-        return (down @ colours @ across.T * self.deviation.to(gradient)).flatten(-3)
+        return (self.down.to(gradient) @ colours @ self.across.to(gradient).T * self.deviation.to(gradient)).flatten(-3)
 
     @staticmethod
     def _colours(x: Tensor, matrix: Tensor) -> Tensor:
@@ -220,7 +221,7 @@ def spectrum(public: Tensor) -> Spectrum:
     logs = variances.clamp_min(1e-12).log()[None]
     smooth = torch.nn.functional.avg_pool2d(torch.nn.functional.pad(logs, (1, 1, 1, 1), mode="replicate"), 3, 1)
     deviation = torch.maximum(smooth[0].exp(), variances).sqrt().clamp_min(_LEAST_DEVIATION)
-    return Spectrum(mean, channels, deviation)
+    return Spectrum(mean, channels, deviation, down, across)
 
 
 def dense(public: Tensor, share: float, images: bool) -> Dense:

@@ -1,5 +1,7 @@
 """An evaluation's kernels as a CUDA graph: launched together, where single launches take longer than the kernels."""
 
+from functools import cache
+
 import torch
 from torch import Tensor
 
@@ -35,7 +37,7 @@ class _Replayed:
     def _record(self, x: Tensor) -> None:
         """Record the kernels; without a graph if the evaluation waits for the device or memory is short."""
         self._x = x.detach().clone()
-        graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+        graph, side = torch.cuda.CUDAGraph(), _stream(x.device)
         try:
             side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side):
@@ -46,3 +48,9 @@ class _Replayed:
         except RuntimeError:
             return
         self._graph = graph
+
+
+@cache
+def _stream(device: torch.device) -> torch.cuda.Stream:
+    """Return the stream for recordings: a library's workspace for a stream is never freed."""
+    return torch.cuda.Stream(device)

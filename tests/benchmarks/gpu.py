@@ -11,6 +11,7 @@ import json
 import platform
 import sys
 import tempfile
+import textwrap
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
@@ -203,7 +204,7 @@ def tables(report: dict[str, Any]) -> str:
     lines = [f"{report['device']}, torch {report['torch']}, bench {report['bench']}; one core of {report['core']}.", ""]
     lines += ["| check | cases | largest difference | bound | failed |", "|---|---|---|---|---|"]
     for each in report["checks"]:
-        failed = "<br>".join(each["failed"]) or "none"
+        failed = "<br>".join(textwrap.shorten(line, 120) for line in each["failed"]) or "none"
         lines.append(f"| {each['name']} | {each['cases']} | {each['worst']:.2g} | {each['bound']:.2g} | {failed} |")
     for name, rows in report["figures"].items():
         lines += ["", f"**{name}**", ""]

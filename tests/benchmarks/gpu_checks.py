@@ -222,13 +222,11 @@ def _share_of_estimate(cell: AttackCell, device: str, folder: Path) -> float:
 
 
 def _halves(cell: AttackCell, device: str, folder: Path) -> float:
-    _answered(cell, device, folder / "kernels")  # their workspaces stay
     torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
     whole = _answered(cell, device, folder / "whole")
-    peak, (_, total) = torch.cuda.max_memory_allocated(), torch.cuda.mem_get_info()
-    torch.cuda.empty_cache()
-    torch.cuda.set_per_process_memory_fraction(min(1.0, (before + 0.6 * (peak - before)) / total))
+    peak, rest, (_, total) = torch.cuda.max_memory_allocated(), torch.cuda.memory_allocated(), torch.cuda.mem_get_info()
+    torch.cuda.empty_cache()  # `rest`: the libraries' workspaces stay
+    torch.cuda.set_per_process_memory_fraction(min(1.0, (rest + 0.6 * (peak - rest)) / total))
     try:
         record = _answered(cell, device, folder / "halved")
     finally:
