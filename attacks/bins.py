@@ -1,19 +1,21 @@
 """Bins: a server sorts a batch's examples into rows of its first fully connected layer."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from bench.attacks.base import Attack, closed_form
+from bench.attacks.first_layer.below import Below
 from bench.attacks.first_layer.binned import Binned, alike, rising
 from bench.attacks.first_layer.disguise import unseen
 from bench.attacks.first_layer.layer import refusal
 from bench.attacks.first_layer.ratios import Ratios, by_agreement, honest_size
-from bench.attacks.first_layer.rows import NO_ROWS, draws, public, rows_of, rows_to_choose
+from bench.attacks.first_layer.rows import NO_ROWS, PUBLIC, draws, public, rows_of, rows_to_choose
 from bench.attacks.first_layer.steady import steady
 from bench.attacks.objective.mismatch import by_weights
+from bench.attacks.search.features import images_of
 from bench.errors import NotApplicable
 from bench.parameters import parameter
 from bench.rng import Key
@@ -44,6 +46,9 @@ class Bins(Attack):
     In several rounds with other weights (`server = "rounds"`) each further round measures another random direction.
     With a share p of single examples in a round, an example is single in some of r rounds with probability 1 - (1 -
     p)^r. A mixture of two examples in a bin occurs in a single round; a round in which its bin is empty refutes it.
+
+    Behind convolutions the bins hold features. Larger biases keep every ReLU below open, so that features are maxima of
+    linear functions; a search then finds each image (`search/features.py`).
 
     With several local steps the chosen weights must hold still: `first_layer/steady.py` makes steps small, in a net
     with a third layer.
@@ -91,8 +96,13 @@ class Bins(Attack):
     )
 
     def craft(self, server: Server, key: Key) -> dict[str, Tensor]:
-        rows = rows_to_choose(server)
-        known, (units, count) = public(server), rows.above.shape
+        rows = rows_to_choose(server, behind=True)
+        if rows.below is not None:
+            if server.steps > 1:
+                raise NotApplicable("several local steps move convolutions; bins needs steps = 1 behind them")
+            server = replace(server, weights=rows.below.opened(server.public_inputs[:PUBLIC]))
+            rows = rows_to_choose(server, behind=True)
+        known, (units, count) = public(server, rows), rows.above.shape
         direction = torch.ones(known.shape[1], dtype=torch.float64)
         if self.direction == "random" or server.finished:
             direction = torch.from_numpy(draws(server, key, "direction").standard_normal(known.shape[1]))
@@ -115,7 +125,7 @@ class Bins(Attack):
         return rows.chosen(server, weight[order], bias[order], above[:, order], known, limit=False)
 
     def refuses(self, reading: Reading) -> str | None:
-        rows = rows_of(reading)
+        rows = rows_of(reading, behind=True)
         if rows is None:
             return refusal(reading) or NO_ROWS
         if not alike(rows.above[:, rising(reading, rows)]).any():
@@ -124,17 +134,31 @@ class Bins(Attack):
 
     def reconstruct(self, reading: Reading, budget: Budget, key: Key) -> Reconstruction:
         rounds = [Binned.of(part, self.slack) for part in by_weights(reading)]
-        near = _NEAR * (reading.value_range[1] - reading.value_range[0])
-        inputs, status = [], []
+        low, high = rounds[0].input_range
+        features, status = [], []
         for row in range(len(reading)):
             singles = Ratios.united([each.singles[row] for each in rounds])
             ratios = singles.values
             if len(rounds) > 1:
-                ratios, agreeing = by_agreement(ratios, singles.size, near)
+                ratios, agreeing = by_agreement(ratios, singles.size, _NEAR * (high - low))
                 mixture = torch.stack([each.refutes(ratios, row) for each in rounds]).any(0) & (agreeing == 1)
                 ratios = ratios[mixture.long().argsort(stable=True)]
-            filled = reading.public_mean.double().flatten().repeat(reading.examples, 1)
-            filled[: len(ratios)] = ratios[: reading.examples]
-            inputs.append(filled.reshape(reading.examples, *reading.shape))
+            features.append(ratios[: reading.examples])
             status.append(singles.status)
-        return closed_form(reading, torch.stack(inputs).to(reading.public_mean), status=tuple(status))
+        found, evaluations = _examples(features, rounds[0].rows.below, reading)
+        inputs = reading.public_mean.double().repeat(len(reading), reading.examples, *[1] * len(reading.shape))
+        for row, each in enumerate(found):
+            inputs[row, : len(each)] = each.reshape(-1, *reading.shape)
+        result = closed_form(reading, inputs.to(reading.public_mean), status=tuple(status))
+        return replace(result, evaluations=evaluations)
+
+
+def _examples(features: list[Tensor], below: Below | None, reading: Reading) -> tuple[list[Tensor], Tensor]:
+    """Return the examples (example, *value) with the first layer's inputs `features` (example, input) for each reading,
+    and the evaluations of a search (reading,); without convolutions `below`, inputs are examples."""
+    if below is None:
+        return features, torch.zeros(len(reading), dtype=torch.long)
+    counts = [len(each) for each in features]
+    images, spent = images_of(below, torch.cat(features), reading)
+    evaluations = [-(-int(each.sum()) // reading.examples) for each in spent.split(counts)]
+    return list(images.double().cpu().split(counts)), torch.tensor(evaluations)

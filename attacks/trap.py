@@ -70,7 +70,7 @@ class Trap(Attack):
 
     def craft(self, server: Server, key: Key) -> dict[str, Tensor]:
         rows = rows_to_choose(server)
-        known, (units, count) = public(server), rows.above.shape
+        known, (units, count) = public(server, rows), rows.above.shape
         draw = draws(server, key, "rows")
         weight = torch.from_numpy(draw.standard_normal((count, known.shape[1])))
         reached = weight @ known.T

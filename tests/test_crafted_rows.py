@@ -17,9 +17,11 @@ from bench.attacks.trap import Judge, Trap
 from bench.contracts import attacks
 from bench.contracts.base import Contract
 from bench.contracts.situations import Situation, situation
+from bench.errors import NotApplicable
 from bench.gradients import group_gradients, one_hot
 from bench.kinds.images import IMAGE
 from bench.models.base import Normalise
+from bench.models.cnn import Cnn
 from bench.models.mlp import Mlp
 from bench.points import point
 from bench.rng import Key
@@ -272,6 +274,61 @@ def test_deeper_nets_keep_their_upper_layers() -> None:
         weights = attack.craft(known, Key(seed=1))
         assert torch.equal(weights["5.weight"], known.weights["5.weight"])
         assert share(attacked(attack, known, inputs), inputs) > 0.8
+
+
+def behind_convolutions(hidden: int, batch: int, steps: int = 1) -> Server:
+    """A server of a net with convolutions and maxima below its two fully connected layers; images of 8×8 pixels."""
+    architecture, shape = Cnn(hidden=hidden), (1, 8, 8)
+    net = architecture.build(shape, CLASSES).eval()
+    draw = torch.Generator().manual_seed(1)
+    smooth = torch.nn.functional.avg_pool2d(torch.rand(2000, 1, 10, 10, generator=draw), 3, 1)
+    return replace(
+        server(8, batch),
+        model=net,
+        weights=architecture.initial(net, 0),
+        shape=shape,
+        steps=steps,
+        public_inputs=smooth,
+        public_labels=torch.zeros(2000, dtype=torch.long),
+    )
+
+
+def test_bins_behind_convolutions_recover_images() -> None:
+    known = behind_convolutions(256, 16)
+    inputs = known.public_inputs[1000:1016][None]
+    known = replace(known, public_inputs=known.public_inputs[:1000], public_labels=known.public_labels[:1000])
+    result = attacked(Bins(), known, inputs)
+    assert share(result, inputs) >= 0.8  # alone in a bin: .94
+    assert result.evaluations.tolist() != [0]
+
+
+def test_opened_convolutions_close_no_relu() -> None:
+    known = behind_convolutions(64, 4)
+    rows = rows_of(known, behind=True)
+    assert rows is not None and rows.below is not None and rows_of(known) is None
+    weights = rows.below.opened(known.public_inputs)
+    x = known.public_inputs
+    for path in ("0", "3"):
+        x = torch.nn.functional.conv2d(x, weights[f"{path}.weight"], weights[f"{path}.bias"], padding=1)
+        assert float(x.min()) >= -1e-5
+        x = torch.nn.functional.max_pool2d(x, 2)
+
+
+def test_bins_behind_convolutions_say_what_they_need() -> None:
+    with pytest.raises(NotApplicable, match="several local steps move convolutions"):
+        Bins().craft(behind_convolutions(64, 4, steps=2), Key(seed=1))
+    layers = (
+        nn.Conv2d(1, 4, 3, bias=False),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(64, 64),
+        nn.ReLU(),
+        nn.Linear(64, CLASSES),
+    )
+    with pytest.raises(NotApplicable, match="no fully connected layer with bias"):
+        Bins().craft(server(64, 4, model=nn.Sequential(*layers)), Key(seed=1))
+    with pytest.raises(NotApplicable, match="no fully connected layer with bias"):
+        Trap().craft(behind_convolutions(64, 4), Key(seed=1))
 
 
 def test_other_weights_are_refused() -> None:

@@ -18,6 +18,8 @@ class Binned:
 
     rows: Rows
     """First two layers, with the round's weights."""
+    input_range: tuple[float, float]
+    """Smallest and largest value of the first layer's inputs."""
     order: Tensor
     """The rows' order from the lowest quantile to the highest, (row,)."""
     singles: tuple[Ratios, ...]
@@ -31,8 +33,9 @@ class Binned:
 
         - `reading`: the round's readings.
         - `slack`: distance outside the data's range allowed for an example, in widths of the range."""
-        rows = rows_of(reading)
+        rows = rows_of(reading, behind=True)
         assert rows is not None
+        input_range = rows.input_range(reading)
         order, singles, occupied = rising(reading, rows), [], []
         same = torch.cat([alike(rows.above[:, order]), torch.ones(1, dtype=torch.bool)])
         for gradient in mean_gradient(reading, rows):
@@ -40,12 +43,14 @@ class Binned:
             each = torch.cat([each[:-1] - each[1:], each[-1:]])
             ratios = _within_bin(rows.first.undo(each[:, :-1] / each[:, -1:]), rows.weight[order], -rows.bias[order])
             all_sizes, rounding = each[:, -1].abs(), gradient.rounding[order]
-            size = all_sizes * in_range(ratios, reading.value_range, slack) * same
+            size = all_sizes * in_range(ratios, input_range, slack) * same
             best = size.argsort(descending=True)[: reading.examples]
             best = best[size[best] > rounding[best]]
             singles.append(Ratios(values=ratios[best], size=size[best], status=gradient.status))
             occupied.append((all_sizes > rounding) | ~same)
-        return cls(rows=rows, order=order, singles=tuple(singles), occupied=torch.stack(occupied))
+        return cls(
+            rows=rows, input_range=input_range, order=order, singles=tuple(singles), occupied=torch.stack(occupied)
+        )
 
     def refutes(self, ratios: Tensor, row: int) -> Tensor:
         """Return which `ratios` (ratio, input) are no examples behind the reading at `row`, because their bin in this
@@ -60,8 +65,7 @@ class Binned:
 def rising(reading: Reading, rows: Rows) -> Tensor:
     """Return the order (row,) in which `rows` rise from the lowest quantile to the highest, by their outputs at the
     public mean in `reading`."""
-    mean = reading.public_mean.double().cpu().flatten()
-    return rows.outputs(mean).argsort(descending=True)
+    return rows.outputs(rows.inputs(reading.public_mean[None]))[0].argsort(descending=True)
 
 
 def alike(above: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from bench.attacks.first_layer.below import Below
 from bench.attacks.first_layer.layer import FirstLayer, first_layer, first_weights
 from bench.errors import NotApplicable
 from bench.rng import Key
@@ -35,6 +36,21 @@ class Rows:
     """First layer's bias (row,) for unnormalised inputs: the model's input normalisation is included; float64."""
     above: Tensor
     """Second layer's weight (unit, row), in float64."""
+    below: Below | None = None
+    """Convolutions below the first fully connected layer, whose inputs are then features; None: examples."""
+
+    def inputs(self, examples: Tensor) -> Tensor:
+        """Return the first layer's inputs for `examples` (example, *shape): the examples as vectors, or their features;
+        (example, input) in float64, on the CPU."""
+        return examples.flatten(1).double().cpu() if self.below is None else self.below.features_of_all(examples)
+
+    def input_range(self, known: Reading) -> tuple[float, float]:
+        """Return the smallest and the largest value of the first layer's inputs: the data's range, or that of the
+        features of public examples. `known`: the attacked readings, source of both."""
+        if self.below is None:
+            return known.value_range
+        features = self.inputs(known.public_inputs[:PUBLIC])
+        return float(features.min()), float(features.max())
 
     def outputs(self, inputs: Tensor) -> Tensor:
         """Return the first layer's outputs z (example, row) for `inputs` (example, input), before the ReLU. A row is a
@@ -69,15 +85,17 @@ class Rows:
         return {f"{self.first.prefix}weight": weight, f"{self.first.prefix}bias": bias - weight @ self.first.offset}
 
 
-def rows_of(known: Reading | Server) -> Rows | None:
-    """Return the first two layers of a model, with their weights. Return None unless the first layer is fully connected
-    with bias, followed by a ReLU and a fully connected layer with bias.
+def rows_of(known: Reading | Server, *, behind: bool = False) -> Rows | None:
+    """Return the first two fully connected layers of a model, with their weights. Return None unless the model begins
+    with such a layer with bias, followed by a ReLU and a fully connected layer with bias.
 
-    - `known`: source of model and weights: a reading, or a server's knowledge before the round."""
-    first = first_layer(known) if known.kind.differentiable else None
-    if first is None:
+    - `known`: source of model and weights: a reading, or a server's knowledge before the round.
+    - `behind`: True also takes two such layers behind convolutions."""
+    if not known.kind.differentiable:
         return None
-    weights = first_weights(known)
+    first, weights = first_layer(known), first_weights(known)
+    if first is None and not (behind and known.kind.spatial):
+        return None
     like = next(iter(weights.values()))
     calls: list[tuple[str, nn.Module, Tensor, Tensor]] = []
 
@@ -99,6 +117,19 @@ def rows_of(known: Reading | Server) -> Rows | None:
     finally:
         for handle in handles:
             handle.remove()
+    below = None
+    if first is None:
+        convolutions, calls = _behind(calls)
+        if not convolutions or not calls:
+            return None
+        hidden, layer, inputs, _ = calls[0]
+        if type(layer) is not nn.Linear or layer.bias is None or inputs.shape != (2, layer.in_features):
+            return None
+        below = Below(
+            model=known.model, weights=weights, convolutions=convolutions, layer=hidden, shape=tuple(known.shape)
+        )
+        ones = torch.ones(layer.in_features, dtype=torch.float64)
+        first = FirstLayer(prefix=f"{hidden}.", factor=ones, offset=torch.zeros_like(ones))
     if len(calls) < 2:
         return None
     (_, _, _, out), (path, layer, inputs, _) = calls[:2]
@@ -111,14 +142,31 @@ def rows_of(known: Reading | Server) -> Rows | None:
         for name in (f"{first.prefix}weight", f"{first.prefix}bias", f"{path}.weight")
     )
     return Rows(
-        first=first, second=f"{path}.", weight=weight * first.factor, bias=bias + weight @ first.offset, above=above
+        first=first,
+        second=f"{path}.",
+        weight=weight * first.factor,
+        bias=bias + weight @ first.offset,
+        above=above,
+        below=below,
     )
 
 
-def rows_to_choose(server: Server) -> Rows:
-    """Return the first two layers of the model of `server`; an attack then chooses their weights. Raises
-    `NotApplicable` unless both layers are fully connected with bias, with a ReLU between."""
-    rows = rows_of(server)
+_Call = tuple[str, nn.Module, Tensor, Tensor]
+
+
+def _behind(calls: list[_Call]) -> tuple[tuple[str, ...], list[_Call]]:
+    """Divide a pass's `calls` into the paths of the convolutions with bias at the beginning, each used once, and the
+    calls behind them."""
+    count = next((n for n, (_, layer, _, _) in enumerate(calls) if type(layer) is not nn.Conv2d), len(calls))
+    layers = [layer for _, layer, _, _ in calls]
+    plain = all(layer.bias is not None and layers.count(layer) == 1 for layer in layers[:count])
+    return tuple(path for path, *_ in calls[:count]) if plain else (), calls[count:]
+
+
+def rows_to_choose(server: Server, *, behind: bool = False) -> Rows:
+    """Return the first two fully connected layers of the model of `server`; an attack then chooses their weights.
+    Raises `NotApplicable` unless both layers have a bias, with a ReLU between. `behind`: as in `rows_of`."""
+    rows = rows_of(server, behind=behind)
     if rows is None:
         raise NotApplicable(NO_ROWS)
     return rows
@@ -130,7 +178,7 @@ def draws(server: Server, key: Key, purpose: str) -> np.random.Generator:
     return key.generator(purpose, *([server.finished] if server.finished else []))
 
 
-def public(known: Server) -> Tensor:
-    """Return at most 4096 public examples as vectors, (example, input) in float64. `known` is the server's knowledge
-    before the round."""
-    return known.public_inputs[:PUBLIC].flatten(1).double()
+def public(known: Server, rows: Rows) -> Tensor:
+    """Return the inputs of the first layer in `rows` for at most 4096 public examples, (example, input) in float64.
+    `known` is the server's knowledge before the round."""
+    return rows.inputs(known.public_inputs[:PUBLIC])

@@ -1,0 +1,60 @@
+"""Convolutions below a fully connected layer, whose inputs are features of images."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from bench.trip import Tensors
+
+_CHUNK = 128  # images in a pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Below:
+    """Convolutions with ReLU, and pooling, below a fully connected layer. An image's features are the layer's input."""
+
+    model: nn.Module
+    """The whole model, in eval mode."""
+    weights: Tensors
+    """The model's weights, name → (*shape)."""
+    convolutions: tuple[str, ...]
+    """Paths of the convolutions, from the image up."""
+    layer: str
+    """Path of the fully connected layer."""
+    shape: tuple[int, ...]
+    """Shape of an image."""
+
+    def features(self, images: Tensor) -> Tensor:
+        """Return the features of `images` (image, *value or value): (image, feature), differentiable by the images."""
+        return self._inputs(self.layer, self.weights, images)
+
+    def features_of_all(self, images: Tensor) -> Tensor:
+        """Return the features of many `images` (image, *value) in float64 on the CPU: (image, feature)."""
+        with torch.no_grad():
+            return torch.cat([self.features(part).double().cpu() for part in images.split(_CHUNK)])
+
+    def opened(self, public: Tensor) -> dict[str, Tensor]:
+        """Return the model's weights, name → (*shape), with biases of convolutions that keep every ReLU open: features
+        are then maxima (pooling) of linear functions, and a search finds the image. `public` (image, *shape): images
+        that give the largest input of each channel."""
+        weights = dict(self.weights)
+        for path in self.convolutions:
+            with torch.no_grad():
+                parts = [self._inputs(path, weights, part).amax((0, 2, 3)) for part in public.split(_CHUNK)]
+            largest = torch.stack(parts).amax(0).clamp_min(0)
+            kernel = weights[f"{path}.weight"]
+            lowest = kernel.clamp_max(0) * largest[: kernel.shape[1], None, None]
+            weights[f"{path}.bias"] = -lowest.sum((1, 2, 3))
+        return weights
+
+    def _inputs(self, path: str, weights: Tensors, images: Tensor) -> Tensor:
+        found: list[Tensor] = []
+        handle = self.model.get_submodule(path).register_forward_pre_hook(lambda layer, given: found.append(given[0]))
+        try:
+            like = next(iter(weights.values()))
+            functional_call(self.model, dict(weights), (images.to(like).reshape(-1, *self.shape),))
+        finally:
+            handle.remove()
+        return found[0]
