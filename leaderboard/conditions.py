@@ -3,7 +3,7 @@
 The granted gallery may differ within a condition. The protocol is the version of the evaluation's rules."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Any
@@ -21,7 +21,7 @@ from bench.cell import (
 )
 from bench.leaderboard.worst import WorstCase
 from bench.points import POINTS
-from bench.record.names import dataset_name, entry_text
+from bench.record.names import dataset_name, entry_text, value_text
 from bench.record.schema import Record
 
 _ORDER = tuple(POINTS)
@@ -179,15 +179,40 @@ def _in_series(cell: AnyCell) -> FileWeights | CheckpointWeights | None:
 
 
 def _distinguished(every: Iterable[Condition]) -> list[Condition]:
-    """Append the differing settings to the titles of conditions that would otherwise have equal titles."""
-    by_title: dict[str, list[tuple[Condition, dict[str, str]]]] = {}
-    for condition in (listed := list(every)):
-        by_title.setdefault(condition.title, []).append((condition, _settings(condition.key)))
+    """Append the differing settings to the titles of conditions that would otherwise have equal titles, and to their
+    short titles the differing parameters of the model and the grants, too."""
+    listed = list(every)
+    by_title: dict[str, list[Condition]] = {}
+    by_short: dict[str, list[Condition]] = {}
+    for condition in listed:
+        by_title.setdefault(condition.title, []).append(condition)
+        by_short.setdefault(condition.short, []).append(condition)
     for twins in by_title.values():
-        differing = sorted(name for name in twins[0][1] if len({words[name] for _, words in twins}) > 1)
-        for condition, words in twins:
-            condition.title += " · " + " ".join(words[name] for name in differing) if differing else ""
+        for condition, words in zip(twins, _differing([_settings(each.key) for each in twins]), strict=True):
+            condition.title += words
+    for twins in by_short.values():
+        settings = [_settings(each.key) | _not_in_short(each.key) for each in twins]
+        for condition, words in zip(twins, _differing(settings), strict=True):
+            condition.short += words
     return listed
+
+
+def _differing(settings: Sequence[Mapping[str, str]]) -> list[str]:
+    """Return for each item the settings by which the items differ, as the end of a title; empty if none differ."""
+    names = sorted({name for words in settings for name in words})
+    differing = [name for name in names if len({words.get(name) for words in settings}) > 1]
+    parts = [[words[name] for name in differing if name in words] for words in settings]
+    return [" · " + " ".join(each) if each else "" for each in parts]
+
+
+def _not_in_short(key: str) -> dict[str, str]:
+    """Return what the short title leaves out beside the settings: the model's parameters except the activation, and the
+    grants."""
+    shared = json.loads(key)[0]
+    params = {name: f"{name}={value_text(value)}" for name, value in shared["model"]["params"].items()}
+    params.pop("activation", None)
+    granted = Grants(**shared["grants"]).words()
+    return params | ({"grants": f"granted {', '.join(granted)}"} if granted else {})
 
 
 def _settings(key: str) -> dict[str, str]:

@@ -108,6 +108,22 @@ def test_settings_are_never_mixed(field: dict[str, Any]) -> None:
     assert found[0].title != found[1].title
 
 
+def test_short_titles_tell_what_differs() -> None:
+    plain = record([[True]])
+    wide, thin = (
+        plain.cell.model.model_copy(update={"params": {**plain.cell.model.params, "width": width}}) for width in (2, 1)
+    )
+    cells = (
+        plain.cell.model_copy(update={"model": wide}),
+        plain.cell.model_copy(update={"model": thin}),
+        plain.cell.model_copy(update={"model": thin, "grants": Grants(labels=True)}),
+    )
+    found = by_condition([replace(plain, cell=cell) for cell in cells])
+    common = by_condition([plain])[0].short
+    ends = ["width=2", "width=1", "granted the true labels width=1"]
+    assert [each.short for each in found] == [f"{common} · {end}" for end in ends]
+
+
 def test_protocols_are_never_mixed() -> None:
     one, two = by_condition([record([[True]]), record([[False]], protocol=2)])
     assert "protocol 1" in one.title and "protocol 2" in two.title
