@@ -1,5 +1,7 @@
 """Gallery: name the candidates behind a reading; a quick strong test, without a reconstruction."""
 
+import math
+import time
 from dataclasses import dataclass
 
 import torch
@@ -81,7 +83,7 @@ class Gallery(Attack):
     def reconstruct(self, reading: Reading, budget: Budget, key: Key) -> Reconstruction:
         reading = rescaled(reading)
         assert reading.gallery_inputs is not None and reading.gallery_labels is not None
-        scores = likelihoods(reading, key) if reading.unknown == 1 else _sets(reading, key)
+        scores = likelihoods(reading, key) if reading.unknown == 1 else _sets(reading, budget, key)
         named = torch.stack([_best(reading, row, scores[row]) for row in range(len(reading))])
         first = named[:, : reading.unknown]
         mean = reading.public_mean.expand(*first.shape, *reading.shape)
@@ -98,7 +100,8 @@ def _best(reading: Reading, row: int, scores: Tensor) -> Tensor:
     return torch.cat([each[:count] for each, count in zip(ranked, counts, strict=True)])
 
 
-def _sets(reading: Reading, key: Key) -> Tensor:
+def _sets(reading: Reading, budget: Budget, key: Key) -> Tensor:
+    until = math.inf if budget.seconds is None else time.monotonic() + budget.seconds
     observed = observations(reading)
     mean = mean_observation(observed)
     sketch = Sketch.of({name: tuple(value.shape[1:]) for name, value in mean.items()}, key, _VALUES)
@@ -111,7 +114,8 @@ def _sets(reading: Reading, key: Key) -> Tensor:
     for row, index in enumerate(reading.indices):
         seen = [{name: value[row : row + 1] for name, value in each.items()} for each in observed]
         labels = None if reading.labels is None else reading.labels[row]
-        members = most_likely(mismatch, seen, scores[row], labels, sketch, key.generator("exchange", index))
+        draws = key.generator("exchange", index)
+        members = most_likely(mismatch, seen, scores[row], labels, sketch, draws, until=until)
         scores[row, members] += 1 + scores[row].max()
     return scores
 

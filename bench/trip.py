@@ -542,6 +542,8 @@ class Budget:
     """Number of readings attacked at once, as limited by memory."""
     traced: int = TRACED
     """The first `traced` readings get a trajectory: their examples at each mark (`Reconstruction.trajectory`)."""
+    seconds: float | None = None
+    """Time after which a search over sets of candidates ends with its best set; None: no limit, as for every cell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,20 +14,21 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from bench import api
-from bench.assess import run as assessing
+from bench.assess import plans
 from bench.assess.client import of_recording
 from bench.assess.recognition import recognised
 from bench.assess.remedies import FAMILIES, families
 from bench.cli.assess import command
 from bench.errors import BenchError
 from bench.registry import entries as registry
+from bench.trip import Reading
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few evaluations, whatever the machine has time for."""
-    monkeypatch.setattr(assessing, "_MOST", 40)
-    monkeypatch.setattr(assessing, "_PROBE", (1, 2))
+    monkeypatch.setattr(plans, "_MOST", 40)
+    monkeypatch.setattr(plans, "_PROBE", (2, 0.0))
     monkeypatch.setattr("bench.assess.remedies._LEAST", 2)
     monkeypatch.setattr("bench.assess.remedies.TRIALS", 2)
 
@@ -153,7 +154,7 @@ def test_the_command_has_an_exit_code(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_sigterm_during_an_assessment_is_one_line(tmp_path: Path) -> None:
     with runs.bench("assess", *files(tmp_path), "--out", tmp_path / "leak") as bench:
-        bench.until(lambda: "of two cores" in bench.output)
+        bench.until(lambda: "less if an attack ends early" in bench.output)
         bench.process.send_signal(signal.SIGTERM)
         lines = bench.ended(code=143).splitlines()
     assert len(lines) == 2 and lines[1] == "bench: stopped by SIGTERM"
@@ -175,3 +176,34 @@ def test_few_strangers_give_no_figure_for_recognition(tmp_path: Path) -> None:
     assert lines and all(line.startswith("not run: too few strangers: chance names") for line in lines)
     assert report.remedies and all(each.recognised is None for each in report.remedies)
     assert all(each.note.startswith("too few strangers: chance names") for each in report.remedies)
+
+
+def test_without_public_examples_another_search_draws_the_picture(tmp_path: Path) -> None:
+    report = api.assess(recorded(public=0), out=tmp_path, minutes=0.5)
+    update = report.listeners[0]
+    lines = {attempt.attack: attempt.line for attempt in update.attempts}
+    assert lines["map"] == ("not run: it learns the distribution of inputs from public examples; give at least 3")
+    assert "of 4 examples reconstructed" in lines["gradinv"] and "evaluations" in lines["gradinv"]
+    assert (tmp_path / str(update.picture)).is_file()
+
+
+def test_the_planned_time_counts_search_and_gallery(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with known speed: half a second before a search, 50 ms an evaluation, 20 ms a candidate."""
+    clock = [0.0]
+
+    def attack(reading: Reading, name: str, *, evaluations: int = 0, **_: object) -> None:
+        candidates = 0 if reading.gallery_inputs is None else len(reading.gallery_inputs)
+        clock[0] += 0.02 * candidates if name == "gallery" else 0.5 + 0.05 * evaluations
+
+    monkeypatch.setattr(plans, "attack", attack)
+    monkeypatch.setattr(plans, "_MOST", 2000)
+    monkeypatch.setattr(plans, "_PROBE", (6, 1.0))
+    monkeypatch.setattr(plans.time, "monotonic", lambda: clock[0])
+    update, inside = plans.plans(of_recording(recorded(count=4, public=60), None, None), 100.0, 0)
+    search = update.searches[0]
+    assert 889 <= search.evaluations <= 890 and search.seconds == pytest.approx(45.0, abs=0.06)
+    assert not isinstance(update.naming, str) and update.naming.seconds == pytest.approx(64 * 0.02)
+    assert update.seconds == pytest.approx(45.0 + 1.28, abs=0.06)
+    assert 289 <= inside.searches[0].evaluations <= 290  # a third of the update's time
+    (slow, _) = plans.plans(of_recording(recorded(count=4, public=60), None, None), 5.0, 0)
+    assert slow.searches[0].refused.startswith("an evaluation takes 0.05 s") and slow.searches[0].seconds == 0

@@ -1,7 +1,9 @@
 """Promise: a set of candidates weighs what its examples would weigh in any attack, whichever short cut is taken."""
 
+import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from tests.cells import named_cells
@@ -10,7 +12,7 @@ from torch import Tensor
 from bench.answer.context import Memory, RunContext
 from bench.answer.observation import draw_and_observe
 from bench.attacks.candidates import combination
-from bench.attacks.candidates.exchange import Pool, pool_of
+from bench.attacks.candidates.exchange import Pool, _search, pool_of
 from bench.attacks.objective.distance import Distance
 from bench.attacks.objective.mismatch import Mismatch, by_likelihood, observations
 from bench.cell import AttackCell
@@ -61,6 +63,16 @@ def test_losses_are_those_of_the_examples_whole(tmp_path: Path, defense: str, wh
     torch.testing.assert_close(one.losses(chosen, 1, others).float(), whole, rtol=CLOSE, atol=1e-6)
     if adds_up:
         torch.testing.assert_close(one.separate().losses(chosen, 1, others).float(), whole, rtol=CLOSE, atol=1e-6)
+
+
+def test_a_search_past_its_time_ends_with_its_start(tmp_path: Path) -> None:
+    every = named_cells(tmp_path, defense='{ name = "none" }', batch=3, labels=True, where="type-1", readings=2)
+    one, _ = pool(next(iter(every)), tmp_path)
+    start, options = torch.tensor([0, 7, 21]), [torch.arange(len(one.members))] * 3
+    draws = np.random.default_rng(0)
+    assert torch.equal(_search(one, [start], options, draws, until=0.0), start)
+    found = _search(one, [start], options, draws, until=math.inf)
+    assert one.losses(found, 0, found[:1]) < one.losses(start, 0, start[:1])
 
 
 def test_candidates_with_equal_gradients_are_told_apart_from_the_others() -> None:

@@ -3,6 +3,7 @@
 The search exchanges a candidate in the set for a candidate outside while the likelihood grows."""
 
 import math
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -135,6 +136,8 @@ def most_likely(
     labels: Tensor | None,
     sketch: Sketch,
     generator: np.random.Generator,
+    *,
+    until: float = math.inf,
 ) -> Tensor:
     """Search for the most likely set of examples behind a reading (the observed update); return its positions in the
     gallery, the list of candidates granted to the attacker: (example,).
@@ -144,7 +147,8 @@ def most_likely(
     - `scores` (candidate,): a first score for each candidate; candidates with the highest scores enter the search.
     - `labels` (example,): the examples' labels, or None if unknown.
     - `sketch`: turns a gradient into a shorter vector, by which a start of the search is computed.
-    - `generator`: draws the random exchanges."""
+    - `generator`: draws the random exchanges.
+    - `until`: time of `time.monotonic` at which the search ends with its best set."""
     reading = mismatch.reading
     ranked, counts = by_label(reading, scores, labels)
     numbers = sum(value[0].numel() for value in observed[0].values())
@@ -161,7 +165,7 @@ def most_likely(
     ]
     if all(pool.adds_up(start) for start in starts):
         pool = pool.separate()
-    return pool.members[_search(pool, starts, options, generator)]
+    return pool.members[_search(pool, starts, options, generator, until)]
 
 
 def pool_of(mismatch: Mismatch, observed: Sequence[Tensors], members: Tensor) -> Pool:
@@ -206,7 +210,9 @@ def _message(mismatch: Mismatch, observed: Tensors, gradients: Tensors, behind: 
     )
 
 
-def _search(pool: Pool, starts: Sequence[Tensor], options: Sequence[Tensor], generator: np.random.Generator) -> Tensor:
+def _search(
+    pool: Pool, starts: Sequence[Tensor], options: Sequence[Tensor], generator: np.random.Generator, until: float
+) -> Tensor:
     """Search for the set (example,) with the least loss, by iterated local search (Lourenço, Martin, Stützle 2003).
     `options` are the members that each example may take. The search descends from the `starts`, then from the best set
     after random exchanges, until a second descent ends at the best set."""
@@ -214,11 +220,11 @@ def _search(pool: Pool, starts: Sequence[Tensor], options: Sequence[Tensor], gen
     best, least = starts[0], math.inf
     for turn in range(len(starts) + _KICKS):
         start = starts[turn] if turn < len(starts) else _kicked(best, options, generator)
-        loss, found = _descend(pool, start, options)
+        loss, found = _descend(pool, start, options, until)
         met[_key(found)] += 1
         if loss < least:
             best, least = found, loss
-        if met[_key(best)] > 1:
+        if met[_key(best)] > 1 or time.monotonic() > until:
             break
     return best
 
@@ -236,24 +242,24 @@ def _kicked(members: Tensor, options: Sequence[Tensor], generator: np.random.Gen
     return kicked
 
 
-def _descend(pool: Pool, start: Tensor, options: Sequence[Tensor]) -> tuple[float, Tensor]:
+def _descend(pool: Pool, start: Tensor, options: Sequence[Tensor], until: float) -> tuple[float, Tensor]:
     """Exchange members of `start` while the set's loss falls; return the loss and the set. `options` are the members
     that each example may take. The first descent uses the distance to the mean over the defense's random draws. The
     second descent uses the exact minus log likelihood. Without the first descent, the exact value may rate a set with a
     single wrong member no better than a set with only wrong members."""
     smooth = replace(pool, mismatch=replace(pool.mismatch, exact=False))
     if not torch.equal(pool.losses(start, 0, start[:1]), smooth.losses(start, 0, start[:1])):
-        _, start = _exchange(smooth, start, options)
-    return _exchange(pool, start, options)
+        _, start = _exchange(smooth, start, options, until)
+    return _exchange(pool, start, options, until)
 
 
-def _exchange(pool: Pool, start: Tensor, options: Sequence[Tensor]) -> tuple[float, Tensor]:
+def _exchange(pool: Pool, start: Tensor, options: Sequence[Tensor], until: float) -> tuple[float, Tensor]:
     chosen, loss = start.clone(), float(pool.losses(start, 0, start[:1])[0])
     for _ in range(_SWEEPS):
         before = loss
         for place, each in enumerate(options):
             others = each[~torch.isin(each, chosen)]
-            if not len(others):
+            if not len(others) or time.monotonic() > until:
                 continue
             losses = pool.losses(chosen, place, others)
             least = int(losses.argmin())

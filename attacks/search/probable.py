@@ -1,5 +1,6 @@
 """Search for the most probable examples behind a reading (`map`), or behind training on mixtures (`demix`)."""
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -34,7 +35,7 @@ _SOFT_STAGE = 150  # evaluations per softened stage above which another start pa
 _BY_LAYERS = 0.2  # of the evaluations: search for a start from known values inside the net
 _HISTORY = 100
 _LEAST_PUBLIC = 3  # examples
-_LEAST_CURVED = 200  # evaluations per start above which the curvature matrix pays
+_LEAST_CURVED = 200  # evaluations per start from which the curvature matrix pays
 
 
 def unfit(reading: Reading) -> str | None:
@@ -125,6 +126,40 @@ def mismatch_of(reading: Reading) -> Mismatch:
         distance=by_likelihood(Distance(kind="l2"), reading),
         unrolled=reading.stepwise and reading.senders == 1,
     )
+
+
+def curved_from(reading: Reading, starts: int) -> int:
+    """Return the number of evaluations from which a search with `starts` starts takes a space with equal curvature for
+    the batch `reading`."""
+    unrolled = reading.stepwise and reading.senders == 1
+    return _LEAST_CURVED * starts * (reading.steps if unrolled else 1)
+
+
+def curved_seconds(reading: Reading, key: Key) -> tuple[float, float]:
+    """Measure the time that a search with many evaluations takes for a space with equal curvature: the seconds before
+    the search, and the additional seconds of each evaluation. Both are 0 for a search without such a space.
+
+    - `reading`: the attacked batch of readings.
+    - `key`: source of random numbers."""
+    reading = rescaled(reading)
+    described = reading.description
+    noisy = NoiseModel.of(reading, len(observations(reading))).variance > 0
+    if (
+        has_relu(reading.model)
+        or not _worth_curving(reading, _LEAST_CURVED)
+        or (noisy and not (described and described.hard))
+    ):
+        return 0.0, 0.0
+    space, began = public_space(reading), time.monotonic()
+    curved = equal_curvature(space, reading, key)
+    before, times = time.monotonic() - began, list[float]()
+    for _ in range(3):
+        variables = torch.zeros(len(reading), reading.examples, reading.public_mean.numel(), requires_grad=True)
+        began = time.monotonic()
+        inputs, energy = curved.with_energy(variables)
+        (inputs.sum() + energy.sum()).backward()  # type: ignore[no-untyped-call]
+        times.append(time.monotonic() - began)
+    return before, min(times)
 
 
 def _starts_worth(reading: Reading, evaluations: int, starts: int) -> int:

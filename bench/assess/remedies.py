@@ -68,16 +68,23 @@ def _family(shipped: Tradeoff, row: Row, useful: AtLevel | None) -> Family | Non
     return Family(defense=board.setting(row, at), level=level, kept=shipped.kept(row, at), note=note)
 
 
-def remedies(client: Client, seconds: float, *, seed: int = 0) -> Iterator[Remedy]:
-    """Yield a `Remedy` with the share of the client's examples that an attacker recognises (picks among candidates):
-    first without a defense, then behind each shipped family of defenses. `seconds` is the time for all measurements
-    together; `seed` draws the trials."""
+def trials_within(client: Client, seconds: float, *, seed: int = 0) -> tuple[int, float]:
+    """Measure a trial without a defense and behind each shipped family of defenses; return the number of trials for
+    each that fits into `seconds`, and the expected seconds of all. `seed` draws the trials."""
     none: Defense = registry.instance("defenses", "none", {})
+    measured(client, none, "none", 1, seed)  # the first call is slower
     began = time.monotonic()
-    measured(client, none, "none", 1, seed)
-    fit = int(seconds / (1 + FAMILIES) / (time.monotonic() - began))
-    trials = min(TRIALS, max(_LEAST, fit))
-    yield measured(client, none, "none", trials, seed)
+    for _ in remedies(client, 1, seed=seed):
+        pass
+    each = time.monotonic() - began
+    trials = min(TRIALS, max(_LEAST, int(seconds / each)))
+    return trials, trials * each
+
+
+def remedies(client: Client, trials: int, *, seed: int = 0) -> Iterator[Remedy]:
+    """Yield a `Remedy` with the share of the client's examples that an attacker recognises (picks among candidates):
+    first without a defense, then behind each shipped family of defenses, in `trials` trials each, drawn by `seed`."""
+    yield measured(client, registry.instance("defenses", "none", {}), "none", trials, seed)
     for family in families():
         yield family.measured(client, trials, seed)
 

@@ -242,7 +242,7 @@ class Bar:
             transient=True,
             disable=quiet or not console.is_terminal,
         )
-        self._task = self._bar.add_task("measuring the time of a step", total=None)
+        self._task = self._bar.add_task("measuring the speed of this machine", total=None)
         self._seconds: dict[str, float] = {}
 
     def __enter__(self) -> "Bar":
@@ -256,7 +256,8 @@ class Bar:
         self._seconds = dict(parts)
         total = sum(self._seconds.values())
         if not self._quiet:
-            self._bar.console.print(f"at most {duration(total)} of two cores (--minutes {self._minutes:g})")
+            least = f"about {duration(total)}, less if an attack ends early (--minutes {self._minutes:g})"
+            self._bar.console.print(least)
         self._bar.update(self._task, total=max(total, 1.0))
 
     def began(self, part: str) -> None:
@@ -299,7 +300,9 @@ def _print(result: "Assessment") -> None:
         click.echo(f"- {line}")
     click.echo(f"\nWhat would help: {result.remedies_of}")
     _print_remedies(result.remedies)
-    click.echo(f"\n{result.page}: the report, with pictures of private examples ({duration(result.seconds)})")
+    shown = any(each.picture for each in result.listeners)
+    what = "with pictures of private examples" if shown else "without pictures, as no attack gave one"
+    click.echo(f"\n{result.page}: the report, {what} ({duration(result.seconds)})")
 
 
 def _print_remedies(remedies: "Sequence[Remedy]") -> None:

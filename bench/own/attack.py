@@ -31,6 +31,7 @@ def attack(
     seed: int = 0,
     device: Literal["auto", "cpu", "cuda"] = "cpu",
     params: Mapping[str, Any] | None = None,
+    seconds: float | None = None,
 ) -> Claim:
     """Attack a user's gradients or updates by a registered attack; return the reconstructions (guessed examples), in
     the order of the readings, with the reading itself. `reading` holds the observed updates on the first axis of its
@@ -42,6 +43,7 @@ def attack(
     - `seed`: seed of the attack's random numbers.
     - `device`: torch device; "auto" takes a GPU if there is one.
     - `params`: parameters of an attack given by name.
+    - `seconds`: time after which a search over sets of candidates (`gallery`) ends with its best set; None: no limit.
 
     An attack with a parameter `local` simulates several local steps one by one (`local="unrolled"`), unless `params`
     sets it. An example used in several epochs is returned once. Raises `BenchError` for an unknown attack or an
@@ -60,7 +62,7 @@ def attack(
             raise NotApplicable(f"it takes {' and '.join(chosen.takes)}, this is {reading.kind.article}")
         if reason := chosen.refuses(held):
             raise NotApplicable(reason)
-        budget = Budget(evaluations=evaluations, chunk=chunk)
+        budget = Budget(evaluations=evaluations, chunk=chunk, seconds=seconds)
         with repeatable(place):
             return claim(chosen.reconstruct(to_device(held, place), budget, Key(seed=seed)), reading)
     except NotApplicable as reason:
