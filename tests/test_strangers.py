@@ -1,6 +1,7 @@
 """Models and weights from other projects: an explanation, or a line that names the fault."""
 
 import copy
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -359,12 +360,57 @@ def test_a_servers_momentum_is_removed_from_global_weights(rounds: int) -> None:
         assert "momentum of a server's optimizer (global weights need api.before_server)" in checked.line
 
 
+@pytest.mark.parametrize(("rule", "beta"), [("adam", 0.9), ("yogi", 0.9), ("adagrad", 0.0)])
+def test_an_adaptive_server_is_removed_from_global_weights(rule: Any, beta: float) -> None:
+    """FedAdam, FedYogi and FedAdagrad by hand, as in Flower: three rounds of a server with a single client."""
+    model = small().double()
+    sent = [copy.deepcopy(model.state_dict())]
+    m = {name: torch.zeros_like(value) for name, value in sent[0].items()}
+    v, true = copy.deepcopy(m), sent[0]
+    for number in (1, 2, 3):
+        start = sent[-1]
+        model.load_state_dict(start)
+        _, true = trained(model, torch.optim.SGD(model.parameters(), lr=0.1), [[4 * number], [4 * number + 1]])
+        rate, new = 0.1, {}
+        if rule == "adam":
+            rate *= (1 - 0.99 ** (number + 1)) ** 0.5 / (1 - 0.9 ** (number + 1))
+        for name, value in start.items():
+            delta = true[name] - value
+            m[name] = beta * m[name] + (1 - beta) * delta
+            square = delta**2
+            v[name] = {
+                "adam": 0.99 * v[name] + 0.01 * square,
+                "yogi": v[name] - 0.01 * square * torch.sign(v[name] - square),
+                "adagrad": v[name] + square,
+            }[rule]
+            new[name] = value + rate * m[name] / (v[name].sqrt() + 1e-3)
+        sent.append(new)
+        if number == 1 or rule == "adagrad":
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")  # one solution
+                given: Any = api.before_server(sent, small().double(), momentum=beta, lr=0.1, rule=rule)
+            for name, value in true.items():
+                torch.testing.assert_close(given["after"][name], value, rtol=0, atol=1e-9)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        given = api.before_server(sent, small().double(), momentum=beta, lr=0.1, rule=rule)
+    far = torch.cat([((given["after"][n] - t).abs() > 1e-7).flatten() for n, t in true.items()])
+    assert far.double().mean() < 0.01  # of the coordinates with two solutions, the wrong one
+    reading = api.reading(**given, local=api.SGD(lr=0.1, steps=2), shape=SHAPE, classes=10, **KNOWN)
+    assert api.check(reading, X[12:14], Y[12:14]).line == "explains what was sent: cosine 1.0000, scale 1.000"
+
+
 def test_wrong_global_weights_are_a_line() -> None:
     state = small().state_dict()
     with pytest.raises(BenchError, match="rounds has the global weights before and after a round"):
         api.before_server([state], small(), momentum=0.9)
     with pytest.raises(BenchError, match="momentum lies in 0 to below 1"):
         api.before_server([state, state], small(), momentum=1.0)
+    wrong: Any = "adamw"
+    with pytest.raises(BenchError, match="rule 'adamw': it is momentum, adam, yogi, adagrad"):
+        api.before_server([state, state], small(), momentum=0.9, rule=wrong)
+    with pytest.raises(BenchError, match="tau above 0"):
+        api.before_server([state, state], small(), momentum=0.9, rule="adam", tau=0.0)
     with pytest.raises(BenchError, match=r"rounds\[1\]"):
         api.before_server([state, {}], small(), momentum=0.9)
 
