@@ -155,6 +155,7 @@ def trained_ladder(share: Callable[[float, float], float], first: dict[float, fl
     return counts
 
 
+@pytest.mark.slow
 def test_a_defense_that_leaks_three_times_more_later_gets_a_strength_that_holds_later() -> None:
     """Gradients at trained weights are three times as large against the noise: three times the strength, within 1.6."""
     first = {level: STRENGTH.position(1.2 * true_strength(level)) for level in LEVELS}

@@ -190,6 +190,7 @@ def same_worst_case(cascade: list[Record], cross: list[Record]) -> None:
         assert worst.asr == pytest.approx(sum(worst.rate(name) for name in worst.scores))
 
 
+@pytest.mark.slow
 def test_a_cascade_has_the_worst_case_of_the_whole_cross(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     in_this_process(monkeypatch)
     path = tmp_path / "m.toml"

@@ -45,12 +45,13 @@ SMALLER = {  # the promises do not depend on it
     "token-span": {"starts": 2},
     "token-matching": {"starts": 1},
 }
-LIKE_CPL = {"dlg", "idlg", "gradinv"}  # other parts in the same engine
+LIKE_CPL = {"dlg", "idlg", "gradinv", "demix"}  # other parts in the same engine
 LIKE_CNN = {"convnet8"}  # more of the same layers
 # Contracts left to `tox -e full`: dp-sgd (clip, noise on the step) and fed-sdp (on the server) keep them by default
 # for the same transforms; censor runs the model for each draw; tests/test_framework_defenses.py has the draws of
 # nvflare-svt.
-OF_DRAWS, LATER = {"noise", "law", "draws"}, {"fed-cdp", "fed-split", "local-dp-mod", "censor", "nvflare-svt"}
+OF_DRAWS = {"noise", "law", "draws"}
+LATER = {"adaclip", "censor", "fed-alpha-cdp", "fed-cdp", "fed-split", "local-dp-mod", "nvflare-svt", "quantile"}
 # Contracts that depend on the choice of parameters; the other contracts concern the class, or all choices together.
 OF_A_CHOICE = frozenset(
     {

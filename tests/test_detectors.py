@@ -268,6 +268,7 @@ def run_folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_plug_in_detector_is_a_column(run_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_added", {})
     (run_folder / "mine.py").write_text(MINE)

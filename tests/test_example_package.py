@@ -75,6 +75,7 @@ def test_describe_shows_its_parameter(site: Path) -> None:
     assert Path(told["file"]).is_relative_to(site)
 
 
+@pytest.mark.slow
 def test_its_source_is_its_own_and_its_transform_rounds(site: Path) -> None:
     script = """
 import torch

@@ -206,6 +206,7 @@ def test_reasons_are_shown_as_they_are_but_drive_no_terminal() -> None:
     assert plain == "[/data/x] [red]no\ufffd[2J room\n"
 
 
+@pytest.mark.slow
 def test_workers_that_die_idle_or_with_a_cell(tmp_path: Path) -> None:
     """An idle worker is replaced; the cell of a busy worker is lost, and a trace of an earlier run says nothing."""
     trace_path(tmp_path, attack(seed=1).id).parent.mkdir()

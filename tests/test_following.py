@@ -63,6 +63,7 @@ def gone(pid: int) -> bool:
         return False
 
 
+@pytest.mark.slow
 def test_what_comes_and_what_was_there_besides_is_uploaded(run: Path) -> None:
     with locked(run), closing(Follower(run)) as follower:
         follower.start()

@@ -390,6 +390,7 @@ def test_what_a_round_must_not_do_is_a_crash(
     assert (record.status, record.reason) == ("crashed", reason)
 
 
+@pytest.mark.slow
 def test_a_description_that_is_not_of_the_reading_is_a_fault_in_every_cell(
     tmp_path: Path, plugin: str, apart: Answer
 ) -> None:
@@ -403,6 +404,7 @@ def test_a_description_that_is_not_of_the_reading_is_a_fault_in_every_cell(
     assert row.broken and "truth-unexplained" in [flag.code for flag in row.flags]
 
 
+@pytest.mark.slow
 def test_a_defense_is_checked_beside_its_cells(
     tmp_path: Path, plugin: str, apart: Answer, isolation: Isolation
 ) -> None:

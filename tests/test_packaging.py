@@ -56,6 +56,7 @@ def sources(tmp_path: Path) -> Path:
     return copy
 
 
+@pytest.mark.slow
 def test_a_deleted_module_does_not_come_back(sources: Path, tmp_path: Path) -> None:
     modules = {
         sources / "bench" / "gone.py": "bench/gone.py",

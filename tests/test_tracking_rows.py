@@ -205,6 +205,7 @@ def test_victims_are_those_that_most_defenses_fail_to_hide(tmp_path: Path) -> No
     assert at_server == [30, 31, 0, 1, 2, 3, 4, 5]
 
 
+@pytest.mark.slow
 def test_the_newest_run_is_the_best_row_also_after_a_change(run: Path) -> None:
     write_run(run, SETTINGS[2:])
     send(run)

@@ -115,6 +115,7 @@ def test_pages_and_figures_show_texts_and_obey_none(tmp_path: Path) -> None:
     assert reconstructions.thumbnails(board([text_record(tmp_path, private=True)]), runs) == {}
 
 
+@pytest.mark.slow
 def test_a_page_has_fewer_texts_where_rows_are_many(tmp_path: Path) -> None:
     (row,) = board([text_record(tmp_path)])
     shown = reconstructions.thumbnails([row] * 5000, dict.fromkeys(row.cells, tmp_path))
