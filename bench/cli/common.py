@@ -9,10 +9,10 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from bench.errors import BenchError
+from bench.leaderboard.forms.tables import Table
 from bench.matrix.typed import number_or_text
 from bench.record.runs import checked_run
 from bench.registry import entries as registry

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterable, Iterator
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
 from bench.gate.verdict import GATE_METRICS, Comparison, Verdict
+from bench.leaderboard.forms.tables import Table
 from bench.record.names import distinct
 from bench.sanitize import LONG, LONGEST, sanitize
 

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from bench.leaderboard.attack_ranks import AttackRank
 from bench.leaderboard.forms.columns import short_attack
 from bench.leaderboard.forms.numbers import formatted, interval, share
+from bench.leaderboard.forms.tables import Table
 from bench.record.groups import grouped
 from bench.record.names import distinct
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from bench.leaderboard.attackers import Attacker, Contest, Cross, common
@@ -14,6 +13,7 @@ from bench.leaderboard.forms.columns import short_attack
 from bench.leaderboard.forms.markdown import table as markdown_table
 from bench.leaderboard.forms.numbers import NONE, formatted, interval, share
 from bench.leaderboard.forms.standings import OWN
+from bench.leaderboard.forms.tables import Table
 from bench.record.names import distinct
 
 ABSENT = "·"  # in place of a rate: not applicable

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from bench.leaderboard.conditions import ordered
 from bench.leaderboard.forms.cells import below, colour
 from bench.leaderboard.forms.markdown import table as markdown_table
 from bench.leaderboard.forms.numbers import ALL, NONE, epsilon, fine, interval, rate, share
+from bench.leaderboard.forms.tables import Table
 from bench.leaderboard.standings import Place, Standing
 from bench.record.names import distinct
 

@@ -5,7 +5,6 @@ from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from bench.leaderboard.attacks import AttackRow
@@ -15,6 +14,7 @@ from bench.leaderboard.forms.cells import below
 from bench.leaderboard.forms.columns import Column, Line, columns, lines, short_attack
 from bench.leaderboard.forms.notes import LEGEND, notes
 from bench.leaderboard.forms.numbers import NONE, figure, formatted, interval, rate, share
+from bench.leaderboard.forms.tables import Table
 from bench.leaderboard.knowledge import KnowledgeRow
 from bench.leaderboard.trainings import TrainingRow, missing
 from bench.leaderboard.worst import WorstCase
