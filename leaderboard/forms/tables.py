@@ -24,7 +24,7 @@ class Table(table.Table):
 
 
 class _Breaking(Text):
-    def wrap(self, console: Console, width: int, **options: Any) -> Lines:  # type: ignore[override]
+    def wrap(self, console: Console, width: int, **options: Any) -> Lines:
         if options.get("no_wrap"):
             return super().wrap(console, width, **options)
         lines = Lines()
