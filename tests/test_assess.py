@@ -2,6 +2,7 @@
 
 import json
 import signal
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -198,7 +199,7 @@ def test_the_planned_time_counts_search_and_gallery(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(plans, "attack", attack)
     monkeypatch.setattr(plans, "_MOST", 2000)
     monkeypatch.setattr(plans, "_PROBE", (6, 1.0))
-    monkeypatch.setattr(plans.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     update, inside = plans.plans(of_recording(recorded(count=4, public=60), None, None), 100.0, 0)
     search = update.searches[0]
     assert 889 <= search.evaluations <= 890 and search.seconds == pytest.approx(45.0, abs=0.06)

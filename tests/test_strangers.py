@@ -3,6 +3,7 @@
 import copy
 import warnings
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -173,7 +174,7 @@ LOSSES: dict[str, tuple[Any, Callable[[Tensor, Tensor], Tensor]]] = {  # name â†
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_a_declared_loss_is_autograds(name: str) -> None:
+def test_a_declared_loss_is_autograds(name: str, tmp_path: Path) -> None:
     declared, computed = LOSSES[name]
     model = small(*[nn.LogSoftmax(1)] if name == "log probabilities" else []).double()
     if isinstance(computed, nn.Module):
@@ -185,6 +186,14 @@ def test_a_declared_loss_is_autograds(name: str) -> None:
     assert api.check(reading, X[:4], Y[:4]).line == "explains what was sent: cosine 1.0000, scale 1.000"
     for key, value in expected.items():
         torch.testing.assert_close(found[key], value, rtol=1e-9, atol=1e-12)
+    file = tmp_path / "reading.npz"
+    if name == "a function":
+        with pytest.raises(BenchError, match=r"a reading file holds a loss of torch\.nn, not a function"):
+            api.save_reading(file, reading)
+        return
+    api.save_reading(file, reading)
+    opened = api.open_reading(file, model=model, **KNOWN)
+    assert api.check(opened, X[:4], Y[:4]).line == "explains what was sent: cosine 1.0000, scale 1.000"
 
 
 @pytest.mark.parametrize("loss", [lambda z, t: z, nn.CrossEntropyLoss(reduction="none"), lambda z: z.sum()])
@@ -627,7 +636,7 @@ def test_an_update_may_hold_the_adapters_alone() -> None:
 
 
 @pytest.mark.parametrize("flat", [False, True])
-def test_a_single_logit_is_two_classes(flat: bool) -> None:
+def test_a_single_logit_is_two_classes(flat: bool, tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(
         nn.Flatten(), nn.Linear(64, 24), nn.Sigmoid(), nn.Linear(24, 1), *[nn.Flatten(0)] if flat else []
@@ -644,6 +653,9 @@ def test_a_single_logit_is_two_classes(flat: bool) -> None:
             torch.testing.assert_close(value, gradients[name])
         reading = api.reading(gradients, model=model, shape=SHAPE, classes=2, batch=len(rows), loss=loss, **known)
         assert api.check(reading, x[rows], y[rows]).explained
+        api.save_reading(tmp_path / "reading.npz", reading)
+        opened = api.open_reading(tmp_path / "reading.npz", model=model, **known)
+        assert api.check(opened, x[rows], y[rows]).explained
         assert api.attack(reading, "labels-only").labels[0].tolist() == sorted(y[rows].tolist())
 
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from math import isfinite
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -28,6 +28,22 @@ from bench.sanitize import first_error, first_line
 LIMIT = 2 * 2**30  # bytes, unpacked, of a whole file
 _META_LIMIT = 2**16  # bytes
 _NAMES = re.compile(r"(?:(?:value|weight)/)?(?!\.{1,2}\.npy)[^/\\]+\.npy", re.DOTALL)
+
+
+@checked_dataclass(frozen=True, slots=True, kw_only=True, config={"extra": "forbid"})
+class Loss:
+    """A training's loss of torch.nn with its options."""
+
+    name: Literal["CrossEntropyLoss", "NLLLoss", "BCEWithLogitsLoss", "MSELoss"]
+    """Name of the loss in torch.nn."""
+    smoothing: float = Field(default=0.0, ge=0, le=1)
+    """Label smoothing of the cross entropy."""
+    weight: tuple[Annotated[float, Field(ge=0, allow_inf_nan=False)], ...] | None = None
+    """Weight of each class; None: equal weights."""
+    positive: tuple[Annotated[float, Field(ge=0, allow_inf_nan=False)], ...] | None = None
+    """Weight of each positive class, `pos_weight` of the binary cross entropy; None: 1."""
+    total: bool = False
+    """True for the sum over a batch; False for the mean."""
 
 
 @checked_dataclass(frozen=True, slots=True, kw_only=True, config={"extra": "forbid"})
@@ -58,6 +74,8 @@ class Meta:
     """Weight decay of the client's SGD."""
     frozen: tuple[str, ...] = ()
     """Names of frozen parameters: they have weights in the file, but no values."""
+    loss: Loss | None = None
+    """The training's loss with its options; None: the mean cross entropy."""
 
     @field_validator("value_range")
     @classmethod

@@ -19,6 +19,8 @@ from bench.own.copies import plain_copy, unwrapped
 from bench.own.defended import Chosen, defended
 from bench.own.local import SGD, Adam
 from bench.own.losses import declared as declared_loss
+from bench.own.losses import restored as restored_loss
+from bench.own.losses import saved as saved_loss
 from bench.own.repeats import granted_labels
 from bench.own.statistics import sent_statistics
 from bench.own.vocabulary import refuse_texts
@@ -289,7 +291,7 @@ def open_reading(
         if not chosen:
             raise BenchError(f"{path}: no weights of the model in the file; give the weights, too")
         model = build(model, shape=meta.shape, classes=meta.classes, params=params)
-    fields = asdict(meta)
+    fields = asdict(meta) | {"loss": restored_loss(meta.loss)}
     protocol = {name: fields.pop(name) for name in ("momentum", "weight_decay", "ragged")}
     if frozen := fields.pop("frozen"):
         model, own = plain_copy(model), unwrapped(model)
@@ -310,17 +312,17 @@ def open_reading(
 def save_reading(path: str | PathLike[str], reading: Reading) -> None:
     """Write a reading (an observed update), with granted labels, as a file for `bench attack --reading`. Raises
     `BenchError` for a reading that the file cannot hold: with several observations or senders, with a described or
-    simulated defense, or with another loss, optimizer, local step or batch statistics."""
+    simulated defense, with a loss that is no loss of torch.nn, with another optimizer or local step, or with batch
+    statistics."""
     knows = reading.description is not None or reading.simulator is not None
     if len(reading.rounds) > 1 or reading.senders > 1 or knows:
         raise BenchError(f"{path}: a reading file holds one observation of one client, and no description or simulator")
-    if (
-        reading.adam is not None
-        or reading.rule is not None
-        or loss_of(reading.model) is not cross_entropy
-        or mixes(reading.model)
-    ):
-        raise BenchError(f"{path}: a reading file holds SGD on the mean cross entropy in eval mode; use api.attack")
+    if reading.adam is not None or reading.rule is not None or mixes(reading.model):
+        raise BenchError(f"{path}: a reading file holds plain SGD in eval mode; use api.attack")
+    declared = loss_of(reading.model)
+    loss = None if declared is cross_entropy else saved_loss(declared)
+    if loss is None and declared is not cross_entropy:
+        raise BenchError(f"{path}: a reading file holds a loss of torch.nn, not a function; use api.attack")
     meta = files.checked_meta(
         shape=reading.shape,
         classes=reading.classes,
@@ -334,6 +336,7 @@ def save_reading(path: str | PathLike[str], reading: Reading) -> None:
         momentum=reading.momentum,
         weight_decay=reading.weight_decay,
         frozen=tuple(name for name, value in reading.model.named_parameters() if name not in reading.weights),
+        loss=loss,
     )
     files.save(
         Path(path),

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bench.errors import BenchError
+from bench.own.files import Loss
 from bench.sanitize import first_line
 from bench.training import BatchLoss
 
@@ -39,6 +40,37 @@ def declared(loss: Chosen | None, classes: int, *, one_logit: bool = False) -> B
             f"({first_line(error)}); give a function of both, or a loss of torch.nn"
         ) from None
     return made
+
+
+def saved(loss: BatchLoss) -> Loss | None:
+    """Return the options of a declared `loss` for a reading file; None for a function that a file cannot hold."""
+    if isinstance(loss, nn.MSELoss):
+        return Loss(name="MSELoss", total=loss.reduction == "sum")
+    name = _NAMES.get(loss.func) if isinstance(loss, partial) else None
+    if not isinstance(loss, partial) or name is None:
+        return None
+    options = loss.keywords
+    weights = [options.get(each) for each in ("weight", "positive")]
+    if any(value is not None and value.dim() > 1 for value in weights):
+        return None
+    weight, positive = (None if value is None else tuple(value.reshape(-1).tolist()) for value in weights)
+    smoothing = options.get("smoothing", 0.0)
+    return Loss(name=name, smoothing=smoothing, weight=weight, positive=positive, total=options["total"])
+
+
+def restored(loss: Loss | None) -> Chosen | None:
+    """Return the loss of torch.nn with the options in a reading file; None stands for the mean cross entropy."""
+    if loss is None:
+        return None
+    reduction = "sum" if loss.total else "mean"
+    weight, positive = (None if each is None else torch.tensor(each) for each in (loss.weight, loss.positive))
+    made: dict[str, Callable[[], Chosen]] = {
+        "CrossEntropyLoss": lambda: nn.CrossEntropyLoss(weight, label_smoothing=loss.smoothing, reduction=reduction),
+        "NLLLoss": lambda: nn.NLLLoss(weight, reduction=reduction),
+        "BCEWithLogitsLoss": lambda: nn.BCEWithLogitsLoss(weight, pos_weight=positive, reduction=reduction),
+        "MSELoss": lambda: nn.MSELoss(reduction=reduction),
+    }
+    return made[loss.name]()
 
 
 def _known(loss: Chosen, one_logit: bool) -> BatchLoss:
@@ -94,3 +126,11 @@ def two_logits(module: nn.Module, arguments: Any, out: Tensor) -> Tensor:
     of two classes, whose cross entropy is the binary cross entropy of z."""
     z = out.reshape(-1, 1)
     return torch.cat([torch.zeros_like(z), z], 1)
+
+
+_NAMES: dict[Callable[..., Tensor], Literal["CrossEntropyLoss", "NLLLoss", "BCEWithLogitsLoss"]] = {
+    _cross_entropy: "CrossEntropyLoss",
+    _of_log_probabilities: "NLLLoss",
+    _binary: "BCEWithLogitsLoss",
+    _of_one_logit: "BCEWithLogitsLoss",
+}
