@@ -155,7 +155,9 @@ def _listener(plan: Plan, client: Client, defense: Chosen | None, folder: Path, 
         scores = _scores(result, plan, client)
         found.append((scores, result))
         seconds = round(time.monotonic() - began, 1)
-        attempts.append(Attempt(attack=search.attack, line=_line(scores, search), seconds=seconds))
+        attempts.append(
+            Attempt(attack=search.attack, line=_line(scores, search, int(result.evaluations.max())), seconds=seconds)
+        )
     figures = dict(_figures([scores for scores, _ in found]))
     attempt, recognised = _gallery(plan, defense, seed)
     attempts.append(attempt)
@@ -190,12 +192,12 @@ def _refused(name: str, error: BenchError, began: float) -> Attempt:
     return Attempt(attack=name, line=line, seconds=round(time.monotonic() - began, 1))
 
 
-def _line(scores: Scores, search: Search) -> str:
+def _line(scores: Scores, search: Search, used: int) -> str:
     summary = scores.summary
     leaked = sum(example.success for each in scores.readings for example in each.examples)
     psnr = summary.medians.get("psnr_db")
     median = "" if psnr is None else f", median PSNR {psnr:.1f} dB"
-    effort = f" after {search.evaluations} evaluations" if search.each else ""
+    effort = f" after {used} evaluations" if search.each else ""
     return f"{leaked} of {summary.examples} examples reconstructed{median}{effort}"
 
 
