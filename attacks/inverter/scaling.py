@@ -74,7 +74,7 @@ def principal(scaled: Tensor, count: int, key: Key) -> Tensor:
     variances, turned = (value.flip(-1) for value in torch.linalg.eigh(inner @ inner.T))  # descending
     rounding = max((torch.finfo(scaled.dtype).eps * len(inner)) ** 2, torch.finfo(inner.dtype).eps * len(inner))
     kept = variances[:rank] > rounding * variances[0]
-    basis = inner.T @ (turned[:, :rank][:, kept] / variances[:rank][kept].sqrt())
+    basis: Tensor = inner.T @ (turned[:, :rank][:, kept] / variances[:rank][kept].sqrt())
     return basis.to(scaled)
 
 
