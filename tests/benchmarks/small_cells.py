@@ -40,7 +40,7 @@ def attack_cell(attack: str | Entry = "cpl", defense: str | Entry = "none", **ch
     kind: type[Attack] = registry.load("attacks", of.name)
     text, connected = "text" in kind.takes, of.name in FULLY_CONNECTED
     model = entry("tiny-transformer" if text else "mlp" if connected else "dlg-lenet")
-    server = "weights" if of.name in CRAFTED else kind.servers[0]
+    server: Any = "weights" if of.name in CRAFTED else kind.servers[0]
     if of.name in CRAFTED:
         model = entry("mlp", hidden=[64], activation="relu")
     params: dict[str, Any] = {"at": "client", "variance": 1e-3} if defense == "gaussian" else {}
