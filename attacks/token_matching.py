@@ -66,8 +66,8 @@ class TokenMatching(Attack):
             found.append(self._texts(mismatch, alone, labels[row].clamp_min(0), budget.evaluations, key, index))
         steps = torch.tensor([each.steps for each in found])
         return Reconstruction(
-            inputs=torch.stack([each.texts for each in found]).to(next(iter(observed.values()))),
-            labels=labels,
+            inputs=torch.stack([each.texts for each in found]).cpu().to(next(iter(observed.values())).dtype),
+            labels=labels.cpu(),
             loss=torch.tensor([each.loss for each in found], dtype=torch.float64),
             evaluations=steps,
             outer=steps,

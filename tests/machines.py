@@ -65,5 +65,6 @@ def machine(number: int) -> Iterator[Machine]:
             subprocess.run([ip, *line.split()], check=True)
         yield there
     finally:
-        # its end of the cable goes, and so the other
+        # first the cable: the kernel removes it with the machine, but later, and the next machine has the same names
+        subprocess.run([ip, "link", "delete", f"{name}h"], capture_output=True, check=False)
         subprocess.run([ip, "netns", "delete", name], check=True)
