@@ -100,8 +100,8 @@ class Bins(Attack):
         if rows.below is not None:
             if server.steps > 1:
                 raise NotApplicable("several local steps move convolutions; bins needs steps = 1 behind them")
-            server = replace(server, weights=rows.below.opened(server.public_inputs[:PUBLIC]))
-            rows = rows_to_choose(server, behind=True)
+            below = rows.below.opened(server.public_inputs[:PUBLIC])
+            server, rows = replace(server, weights=below.weights), replace(rows, below=below)
         known, (units, count) = public(server, rows), rows.above.shape
         direction = torch.ones(known.shape[1], dtype=torch.float64)
         if self.direction == "random" or server.finished:

@@ -306,7 +306,7 @@ def test_opened_convolutions_close_no_relu() -> None:
     known = behind_convolutions(64, 4)
     rows = rows_of(known, behind=True)
     assert rows is not None and rows.below is not None and rows_of(known) is None
-    weights = rows.below.opened(known.public_inputs)
+    weights = rows.below.opened(known.public_inputs).weights
     x = known.public_inputs
     for path in ("0", "3"):
         x = torch.nn.functional.conv2d(x, weights[f"{path}.weight"], weights[f"{path}.bias"], padding=1)

@@ -12,38 +12,34 @@ from bench.leaderboard.forms.tables import Table
 NAME = "quantile(at=client,clip=0.5,correction=none,sigma=0.3162)"
 
 
-@pytest.mark.parametrize("width", [18, 24, 40])
-@pytest.mark.parametrize("styled", [False, True])
-def test_a_long_name_breaks_at_its_parameters(width: int, styled: bool) -> None:
+def printed(cell: str | Text, width: int) -> str:
+    """A table of one cell, as a terminal of `width` columns shows it."""
     console = Console(width=width)
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(overflow="fold")
-    table.add_row(Text(NAME, style="bold") if styled else NAME)
+    table.add_row(cell)
     with console.capture() as said:
         console.print(table)
-    lines = [line.strip() for line in said.get().splitlines()]
+    return said.get()
+
+
+@pytest.mark.parametrize("width", [18, 24, 40])
+@pytest.mark.parametrize("styled", [False, True])
+def test_a_long_name_breaks_at_its_parameters(width: int, styled: bool) -> None:
+    said = printed(Text(NAME, style="bold") if styled else NAME, width)
+    lines = [line.strip() for line in said.splitlines()]
     assert "".join(lines) == NAME and len(lines) > 1
     assert all(line.endswith(",") or after.startswith("(") for line, after in pairwise(lines))
 
 
 def test_a_name_without_parameters_breaks_at_its_hyphen() -> None:
-    console = Console(width=17)
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(overflow="fold")
-    table.add_row("secure-aggregation")
-    with console.capture() as said:
-        console.print(table)
-    assert said.get().split() == ["secure-", "aggregation"]
+    said = printed("secure-aggregation", 17)
+    assert said.split() == ["secure-", "aggregation"]
 
 
 def test_other_text_is_unchanged() -> None:
-    console = Console(width=12)
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(overflow="fold")
-    table.add_row("two words\n\nabcdefghijklmnop")
-    with console.capture() as said:
-        console.print(table)
-    assert [line.strip() for line in said.get().splitlines()] == ["two words", "", "abcdefghijkl", "mnop"]
+    said = printed("two words\n\nabcdefghijklmnop", 12)
+    assert [line.strip() for line in said.splitlines()] == ["two words", "", "abcdefghijkl", "mnop"]
 
 
 def test_every_terminal_table_is_such_a_table() -> None:

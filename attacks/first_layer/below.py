@@ -1,6 +1,6 @@
 """Convolutions below a fully connected layer, whose inputs are features of images."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -35,10 +35,10 @@ class Below:
         with torch.no_grad():
             return torch.cat([self.features(part).double().cpu() for part in images.split(_CHUNK)])
 
-    def opened(self, public: Tensor) -> dict[str, Tensor]:
-        """Return the model's weights, name → (*shape), with biases of convolutions that keep every ReLU open: features
-        are then maxima (pooling) of linear functions, and a search finds the image. `public` (image, *shape): images
-        that give the largest input of each channel."""
+    def opened(self, public: Tensor) -> "Below":
+        """Return these convolutions with biases that keep every ReLU open: features are then maxima (pooling) of linear
+        functions, and a search finds the image. `public` (image, *shape): images that give the largest input of each
+        channel."""
         weights = dict(self.weights)
         for path in self.convolutions:
             with torch.no_grad():
@@ -47,7 +47,7 @@ class Below:
             kernel = weights[f"{path}.weight"]
             lowest = kernel.clamp_max(0) * largest[: kernel.shape[1], None, None]
             weights[f"{path}.bias"] = -lowest.sum((1, 2, 3))
-        return weights
+        return replace(self, weights=weights)
 
     def _inputs(self, path: str, weights: Tensors, images: Tensor) -> Tensor:
         found: list[Tensor] = []

@@ -223,18 +223,16 @@ def _end(now: _Progress, restart: Tensor, done: Tensor) -> None:
     if int(ended.sum()) <= _share_of_ended(now.active.device) * len(ended):
         now.live = ~ended.to(now.active.device)
         return
-    _refill(now, now.restart, now.done)
-    now.restart, now.done = torch.zeros_like(now.slots, dtype=torch.bool), torch.zeros_like(now.slots, dtype=torch.bool)
-    now.live = None
+    _refill(now)
 
 
 def _share_of_ended(device: torch.device) -> float:
     return 0.0 if device.type == "cpu" else 0.25
 
 
-def _refill(now: _Progress, restart: Tensor, done: Tensor) -> None:
-    """Restart the slots in the mask `restart`, give the slots in `done` to waiting rows, and drop empty slots. Both
-    masks are on the host."""
+def _refill(now: _Progress) -> None:
+    """Restart the slots that wait for it, give the slots that are done to waiting rows, and drop empty slots."""
+    restart, done = now.restart, now.done
     now.restarts[now.slots[restart]] += 1
     now.trajectory.close(now.slots[done], now.loss, now.x)
     refilled = torch.nonzero(done)[: len(now.rows) - now.waiting, 0]
@@ -255,6 +253,7 @@ def _refill(now: _Progress, restart: Tensor, done: Tensor) -> None:
     kept = fresh | ~done
     if not kept.all():
         now.slots, now.state = now.slots[kept], select(now.state, torch.nonzero(kept)[:, 0])
-    now.active = now.slots.to(device)
+    now.active, now.live = now.slots.to(device), None
+    now.restart, now.done = (torch.zeros(len(now.slots), dtype=torch.bool) for _ in range(2))
     if len(now.slots):
         now.evaluate = replayed(now.problem.subset(now.rows[now.slots], now.restarts[now.slots]), device)
