@@ -91,11 +91,6 @@ def rows_that_fit(device: torch.device | str, row: int) -> int:
     return max(_FEWEST, min(_MOST, free // (2 * row)))
 
 
-def graphs(device: torch.device | str) -> bool:
-    """Return whether kernels on `device` can be recorded as a CUDA graph."""
-    return torch.device(device).type == "cuda"
-
-
 def synchronize(device: torch.device | str) -> None:
     """Wait until the device has finished its queued work, so that timings include this work."""
     if torch.device(device).type != "cpu":

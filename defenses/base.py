@@ -228,6 +228,12 @@ class Transform:
         return self.apply(tensors, context), state
 
     @property
+    def steady(self) -> bool:
+        """True if the output does not depend on the local step's number (`Context.step`), and the code copies nothing
+        from the host: a GPU then runs all steps of a round as one recorded program. Only the speed depends on it."""
+        return False
+
+    @property
     def quantises(self) -> Quantised | None:
         """Kind of values in the output: "signs" (±τ) or "ternary" (-τ, 0, τ), with a step τ for each row (client or
         example) and tensor. None: the output has other values."""

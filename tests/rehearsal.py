@@ -195,7 +195,7 @@ class Rehearsal:
         for name, answer in answers.items():
             self._open.enter_context(mock.patch.object(torch.cuda, name, answer))
         self._open.enter_context(mock.patch.object(torch, "Generator", Generator))
-        self._open.enter_context(mock.patch("bench.attacks.solvers.graph.graphs", return_value=False))
+        self._open.enter_context(mock.patch("bench.graphs.possible", return_value=False))
         self._open.enter_context(_Operations(self))
         self._open.enter_context(_Functions(self))
         return self

@@ -18,7 +18,7 @@ from bench.device import repeatable
 from bench.federated import bayesian, resume
 from bench.federated.cost import step_cost
 from bench.federated.privacy import Account, account
-from bench.federated.training import Progress, TrainingJob, begin, train
+from bench.federated.training import Progress, TrainingJob, begin, held, train
 from bench.record.checkpoints import checkpoint_path, write_weights
 from bench.record.schema import BayesianResult, Privacy, TrainingCost, TrainingResult
 
@@ -38,14 +38,15 @@ def train_cell(
 def _trained(
     cell: TrainingCell, context: RunContext, memory: Memory, on_progress: OnProgress
 ) -> tuple[TrainingResult, TrainingCost]:
-    setup = prepare(cell, context, memory)
+    setup, device = prepare(cell, context, memory), torch.device(context.device)
     job = TrainingJob(
         cell=cell,
         data=setup.data,
         clients=setup.clients,
         model=setup.model,
-        device=torch.device(context.device),
+        device=device,
         threads=context.threads,
+        held=held(setup.data, device),
     )
     defense = defense_of(cell)
     accounting = account(

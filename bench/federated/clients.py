@@ -21,6 +21,7 @@ from bench.defenses.base import Context, Draws, Local, Scaling, State, Tensors, 
 from bench.defenses.transforms.rows import broadcast, norms
 from bench.federated.batches import Batches
 from bench.federated.draws import StreamDraws
+from bench.federated.replayed import replayed
 from bench.federated.stacks import stack
 from bench.federated.stages import DrawKey, Stages
 from bench.gradients import example_loss, one_hot
@@ -182,38 +183,45 @@ def local_updates(
     clients = batches.clients
     local = {n: v.expand(len(clients), *v.shape).clone() for n, v in weights.items()}
     by_norms = follows_from_norms(stages)
+
+    def gradient(inputs: Tensor, labels: Tensor, stages: Stages, step: int) -> tuple[dict[str, Tensor], Stages]:
+        now = replace(draw_key, step=step)
+        targets = labels
+        if stages.has("input"):
+            soft = one_hot(labels, classes, inputs.dtype)
+            inputs, soft, stages = stages.trained_on(inputs, soft, now, clients, draws, weights)
+            if not stages.states_only:
+                targets, labels = soft, soft.argmax(-1)
+        gradients = net.gradients(local, inputs, targets)
+        here = Local(model=model, weights=local, inputs=inputs, labels=labels)
+        remaining: dict[str, Tensor] | None = None  # example norms after stage `example`
+        seen: dict[str, Tensor] | None = None  # example gradients, if stage `step` reads them
+        if not stages.has("example"):
+            mean = gradients.mean()
+            remaining = gradients.norms() if stages.has("step") else None
+            seen = gradients.each() if stages.needs_examples else None
+        elif by_norms:
+            mean, remaining, stages = _by_norms(gradients, stages, now, clients, draws)
+        else:
+            each, stages = stages.apply("example", gradients.each(), now, clients, draws, weights=weights, local=here)
+            # an observer must not change a bit, so the sum keeps its order of additions
+            mean = gradients.mean() if stages.states_only else ExampleGradients(each).mean()
+            remaining, seen = (norms(each, 2) if stages.has("step") else None), each
+        return stages.apply("step", mean, now, clients, draws, remaining, weights, here, seen)
+
+    def move(inputs: Tensor, labels: Tensor, stages: Stages, step: int) -> Stages:
+        mean, stages = gradient(inputs, labels, stages, step)
+        for name, value in local.items():
+            value.sub_(mean[name], alpha=federated.rate)
+        return stages
+
     with torch.no_grad():
+        if federated.algorithm == "fedsgd":
+            return gradient(batches.inputs[:, 0], batches.labels[:, 0], stages, 0)
+        streams = draws.streams if isinstance(draws, StreamDraws) else ()
+        take = replayed(move, stages, federated.steps, batches.inputs.device, streams)
         for step in range(federated.steps):
-            now = replace(draw_key, step=step)
-            inputs, labels = batches.inputs[:, step], batches.labels[:, step]
-            targets = labels
-            if stages.has("input"):
-                soft = one_hot(labels, classes, inputs.dtype)
-                inputs, soft, stages = stages.trained_on(inputs, soft, now, clients, draws, weights)
-                if not stages.states_only:
-                    targets, labels = soft, soft.argmax(-1)
-            gradients = net.gradients(local, inputs, targets)
-            here = Local(model=model, weights=local, inputs=inputs, labels=labels)
-            remaining: dict[str, Tensor] | None = None  # example norms after stage `example`
-            seen: dict[str, Tensor] | None = None  # example gradients, if stage `step` reads them
-            if not stages.has("example"):
-                mean = gradients.mean()
-                remaining = gradients.norms() if stages.has("step") else None
-                seen = gradients.each() if stages.needs_examples else None
-            elif by_norms:
-                mean, remaining, stages = _by_norms(gradients, stages, now, clients, draws)
-            else:
-                each, stages = stages.apply(
-                    "example", gradients.each(), now, clients, draws, weights=weights, local=here
-                )
-                # an observer must not change a bit, so the sum keeps its order of additions
-                mean = gradients.mean() if stages.states_only else ExampleGradients(each).mean()
-                remaining, seen = (norms(each, 2) if stages.has("step") else None), each
-            mean, stages = stages.apply("step", mean, now, clients, draws, remaining, weights, here, seen)
-            if federated.algorithm == "fedsgd":
-                return mean, stages
-            for name, value in local.items():
-                value.sub_(mean[name], alpha=federated.rate)
+            stages = take(batches.inputs[:, step], batches.labels[:, step], stages, step)
         return {name: weights[name] - value for name, value in local.items()}, stages
 
 

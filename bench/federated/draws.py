@@ -103,11 +103,12 @@ class KeyedDraws:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamDraws:
-    """Random draws for defenses in training: each client has a random generator in each round. A client's draws follow
-    the order of local steps, stages and tensors, and do not depend on the clients that are processed together."""
+    """Random draws for defenses in training. On a CPU each client has a random generator in each round: a client's
+    draws follow the order of local steps, stages and tensors, and do not depend on the clients that are processed
+    together. On a GPU a single generator serves all clients that are processed together."""
 
     streams: tuple[torch.Generator, ...]
-    """Generator of each client (client,)."""
+    """Generator of each client (client,), or a single generator for all clients."""
 
     @classmethod
     def of(cls, seed: int, draw: int, round_: int, clients: tuple[int, ...], device: torch.device) -> "StreamDraws":
@@ -119,7 +120,8 @@ class StreamDraws:
         - `device`: device of the generators."""
         first = int(generator(seed, "defense in training", draw, round_).integers(2**32))
         # The CPU's generator takes 32-bit seeds: consecutive seeds give a round's clients distinct streams.
-        return cls(streams=tuple(torch.Generator(device).manual_seed((first + client) % 2**32) for client in clients))
+        own = clients if device.type == "cpu" else clients[:1]  # a draw for all clients is a single kernel
+        return cls(streams=tuple(torch.Generator(device).manual_seed((first + client) % 2**32) for client in own))
 
     def normal(self, name: str, like: Tensor) -> Tensor:
         """Return standard normal numbers with the shape of `like`, (client, …), from the clients' generators; `name`
@@ -133,6 +135,9 @@ class StreamDraws:
 
     def _fill(self, like: Tensor, law: Callable[..., Tensor]) -> Tensor:
         drawn = torch.empty(like.shape, dtype=like.dtype, device=like.device)
+        if len(self.streams) == 1:
+            law(drawn, generator=self.streams[0])
+            return drawn
         for row, stream in zip(drawn, self.streams, strict=True):
             law(row, generator=stream)
         return drawn

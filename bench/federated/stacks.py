@@ -12,6 +12,7 @@ other models (`bench.federated.clients`)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import torch
@@ -213,10 +214,8 @@ def _forward(layer: _Layer, x: Tensor, weights: Tensors) -> tuple[Tensor, Tensor
         return (z if bias is None else z + bias), x
     examples, clients, channels = x.shape[:3]
     assert not isinstance(module.padding, str)  # `bilinear` excludes string paddings
-    if channels <= _FEW_CHANNELS:
-        columns = F.unfold(
-            x.flatten(0, 1), module.kernel_size, module.dilation, module.padding, module.stride
-        ).unflatten(0, (examples, clients))
+    if channels <= _FEW_CHANNELS or x.is_cuda:
+        columns = _columns(x.flatten(0, 1), module).unflatten(0, (examples, clients))
         flat = columns.mT @ weight.flatten(2).mT  # (example, client, position, out): channels last
         if bias is not None:
             flat = flat + bias[:, None]
@@ -233,12 +232,59 @@ def _forward(layer: _Layer, x: Tensor, weights: Tensors) -> tuple[Tensor, Tensor
     return z.reshape(examples, clients, -1, *z.shape[2:]), x
 
 
+def _columns(x: Tensor, module: nn.Conv2d) -> Tensor:
+    """Return the inputs `x`, (row, channel, h, w), of each output position: (row, channel·k·k, position)."""
+    if x.is_cuda:
+        columns: Tensor = _Windows.apply(x, module)  # type: ignore[no-untyped-call]
+        return columns
+    return F.unfold(x, module.kernel_size, module.dilation, module.padding, module.stride)
+
+
 def _out_size(size: Sequence[int], module: nn.Conv2d) -> tuple[int, int]:
     def out(n: int) -> int:
         reach = module.dilation[n] * (module.kernel_size[n] - 1) + 1
         return (size[n] + 2 * int(module.padding[n]) - reach) // module.stride[n] + 1
 
     return out(0), out(1)
+
+
+class _Windows(torch.autograd.Function):
+    """`F.unfold` by k² strided copies for all rows together: on a GPU PyTorch launches a kernel for each row."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, module: nn.Conv2d) -> Tensor:
+        ctx.shape, ctx.module = x.shape, module
+        padded = _padded(x, module)
+        windows = torch.stack([padded[at] for at in _offsets(x.shape, module)], 2)
+        return windows.flatten(3).flatten(1, 2)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        module, shape = ctx.module, ctx.shape
+        rows, channels = shape[:2]
+        size = _out_size(shape[-2:], module)
+        parts = grads[0].reshape(rows, channels, -1, *size)
+        summed = _padded(grads[0].new_zeros(shape), module)
+        for number, at in enumerate(_offsets(shape, module)):
+            summed[at] += parts[:, :, number]
+        top, left = (int(n) for n in module.padding)
+        return summed[:, :, top : top + shape[2], left : left + shape[3]], None
+
+
+def _padded(x: Tensor, module: nn.Conv2d) -> Tensor:
+    top, left = (int(n) for n in module.padding)
+    return F.pad(x, (left, left, top, top))
+
+
+def _offsets(shape: Sequence[int], module: nn.Conv2d) -> list[tuple[Any, ...]]:
+    """Return for each weight of a kernel the places of its inputs in a padded input with `shape` before padding."""
+    size = _out_size(shape[-2:], module)
+
+    def places(axis: int, number: int) -> slice:
+        start = number * module.dilation[axis]
+        return slice(start, start + module.stride[axis] * (size[axis] - 1) + 1, module.stride[axis])
+
+    return [(..., places(0, i), places(1, j)) for i, j in product(*(range(k) for k in module.kernel_size))]
 
 
 # --- gradients of one layer's weight ---------------------------------------------------------------------

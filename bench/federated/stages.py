@@ -73,6 +73,11 @@ class Stages:
         return any(transform.needs_examples for transform in self.transforms.get("step", ()))
 
     @property
+    def steady(self) -> bool:
+        """True if no transform inside local training depends on the local step's number (`Transform.steady`)."""
+        return all(transform.steady for stage in _LOCAL for transform in self.transforms.get(stage, ()))
+
+    @property
     def reads_weights(self) -> bool:
         """True if a transform reads the round's initial weights, equal for all clients (`Transform.reads_weights`)."""
         return any(transform.reads_weights for items in self.transforms.values() for transform in items)
@@ -188,13 +193,15 @@ class Stages:
         if state is None:
             return update(values, {}, context)[0], self
         if self._is_clients(place):
-            at = self.positions(clients)
-            output, after = update(values, {key: value[at] for key, value in state.items()}, context)
-            whole = self.members == clients
-            after = {
-                key: after[key].to(value) if whole else value.index_copy(0, at.to(value.device), after[key].to(value))
-                for key, value in state.items()
-            }
+            if self.members == clients:
+                output, after = update(values, state, context)
+                after = {key: after[key].to(value) for key, value in state.items()}
+            else:
+                at = self.positions(clients)
+                output, after = update(values, {key: value[at] for key, value in state.items()}, context)
+                after = {
+                    key: value.index_copy(0, at.to(value.device), after[key].to(value)) for key, value in state.items()
+                }
         else:
             output, after = update(values, state, context)
             # keep the state's order: transforms sum over a state's tensors, and another order changes the rounding

@@ -3,6 +3,7 @@
 A round's clients are divided into chunks that fit the processor caches.  Chunks run on several threads and are joined
 in client order, so results are independent of the threads."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from bench.cell import TrainingCell
 from bench.datasets.base import Data, Split
 from bench.defenses.base import Tensors
 from bench.federated import bayesian
-from bench.federated.batches import local_batches
+from bench.federated.batches import Batches, local_batches, positions
 from bench.federated.clients import Network, local_updates, network
 from bench.federated.draws import StreamDraws
 from bench.federated.pipeline import server_step
@@ -31,6 +32,8 @@ from bench.record.checkpoints import outside_precision
 from bench.record.schema import Spot
 
 CHUNK = 10  # clients at once: more exceed the caches, fewer cost more calls (BENCHMARKS.md)
+_ON_GPU = 2048  # examples of a local step at once: fewer launches for a round
+_HELD = 0.25  # largest share of a GPU's free memory for the data set
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +77,37 @@ class TrainingJob:
     """Number of clients trained together."""
     threads: int = 1
     """Number of threads; each trains a chunk."""
+    held: "Held | None" = None
+    """The data on the device; None: each round copies its batches from the host."""
+
+    @property
+    def at_once(self) -> int:
+        """Number of clients in a chunk on this device."""
+        return self.chunk if self.device.type == "cpu" else max(self.chunk, _ON_GPU // self.cell.federated.batch)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """A data set on a training's device."""
+
+    inputs: Tensor
+    """Inputs of the training split, (example, *shape)."""
+    labels: Tensor
+    """Labels of the training split, (example,)."""
+    test: Tensor
+    """Inputs of the test split, (example, *shape)."""
+
+
+def held(data: Data, device: torch.device) -> Held | None:
+    """Return `data` on the GPU `device`; None on a CPU, or if the data set takes more than a quarter of the GPU's free
+    memory."""
+    if device.type == "cpu":
+        return None
+    size = 4 * math.prod(data.shape) * (len(data.training) + len(data.test))
+    if size > _HELD * torch.cuda.mem_get_info(device)[0]:
+        return None
+    training, test = (torch.from_numpy(split.floats()).to(device) for split in (data.training, data.test))
+    return Held(inputs=training, labels=torch.from_numpy(data.training.labels).to(device), test=test)
 
 
 def begin(job: TrainingJob, weights: Tensors, stages: Stages) -> Progress:
@@ -87,7 +121,7 @@ def begin(job: TrainingJob, weights: Tensors, stages: Stages) -> Progress:
         round=0,
         weights=current,
         stages=stages.to(job.device),
-        curve=((0, accuracy(job.model, current, job.data.test, cell.test_examples)),),
+        curve=((0, _accuracy(job, current)),),
         checkpoints={0: current} if 0 in cell.checkpoints else {},
     )
 
@@ -123,8 +157,12 @@ def _tested(job: TrainingJob, now: Progress) -> Progress:
 
 
 def _with_accuracy(job: TrainingJob, now: Progress) -> Progress:
-    share = accuracy(job.model, now.weights, job.data.test, job.cell.test_examples)
-    return replace(now, curve=(*now.curve, (now.round, share)))
+    return replace(now, curve=(*now.curve, (now.round, _accuracy(job, now.weights))))
+
+
+def _accuracy(job: TrainingJob, weights: Tensors) -> float:
+    inputs = None if job.held is None else job.held.test
+    return accuracy(job.model, weights, job.data.test, job.cell.test_examples, inputs)
 
 
 def _round(job: TrainingJob, net: Network, accountant: bayesian.Accountant | None, before: Progress) -> Progress:
@@ -134,14 +172,13 @@ def _round(job: TrainingJob, net: Network, accountant: bayesian.Accountant | Non
     update, stages = updates(job, net, before, chosen, draw_key)
     costs = before.costs
     if accountant is not None:
-        batches, _ = local_batches(cell, job.data, job.clients, chosen, before.round)
         of_round = accountant.costs(
             net,
             bayesian.Round(
                 weights=before.weights,
                 stages=before.stages,
                 draw_key=draw_key,
-                batches=batches.to(job.device),
+                batches=_batches(job, chosen, before.round),
                 update=update,
             ),
         )
@@ -183,13 +220,12 @@ def updates(
     - `draw_key`: key of the defense's random draws."""
 
     def part(clients: tuple[int, ...]) -> tuple[dict[str, Tensor], Stages]:
-        batches, _ = local_batches(job.cell, job.data, job.clients, clients, before.round)
         draws = StreamDraws.of(draw_key.seed, draw_key.draw, draw_key.round, clients, job.device)
         return local_updates(
             net,
             job.model,
             before.weights,
-            batches.to(job.device),
+            _batches(job, clients, before.round),
             job.cell.federated,
             before.stages.of(clients),
             draw_key,
@@ -197,13 +233,20 @@ def updates(
             classes=job.data.classes,
         )
 
-    chunks = [chosen[start : start + job.chunk] for start in range(0, len(chosen), job.chunk)]
+    chunks = [chosen[start : start + job.at_once] for start in range(0, len(chosen), job.at_once)]
     # `torch.func` swaps weights into the shared module, so only a single thread may run
     single = job.device.type != "cpu" or not isinstance(net, Stack)
     with _threads(1 if single else job.threads) as many:
         parts = list(many(part, chunks))
     update = {name: torch.cat([sent[name] for sent, _ in parts]) for name in before.weights}
     return update, before.stages.joined(tuple(stages for _, stages in parts))
+
+
+def _batches(job: TrainingJob, clients: tuple[int, ...], round_: int) -> Batches:
+    if job.held is None:
+        return local_batches(job.cell, job.data, job.clients, clients, round_)[0].to(job.device)
+    at = torch.from_numpy(positions(job.cell, job.data, job.clients, clients, round_)).to(job.device)
+    return Batches(clients=clients, inputs=job.held.inputs[at], labels=job.held.labels[at])
 
 
 @contextmanager
@@ -222,16 +265,19 @@ def _threads(count: int) -> Iterator[Callable[..., Iterator[tuple[dict[str, Tens
         torch.set_num_threads(before)
 
 
-def accuracy(model: nn.Module, weights: Tensors, test: Split, examples: int) -> float:
+def accuracy(model: nn.Module, weights: Tensors, test: Split, examples: int, inputs: Tensor | None = None) -> float:
     """Return the share of test examples that a model classifies correctly, in [0, 1].
 
     - `model`: computes the classes, with `weights` (name → (*shape)) instead of its own parameters.
-    - `test`: the test split; only its first `examples` examples are used."""
-    count = min(examples, len(test))
-    inputs = torch.from_numpy(test.floats(slice(0, count))).to(next(iter(weights.values())).device)
-    correct = 0
+    - `test`: the test split; only its first `examples` examples are used.
+    - `inputs`: the split's inputs on the device of `weights`, (example, *shape); None: copied from `test`."""
+    count, device = min(examples, len(test)), next(iter(weights.values())).device
+    if inputs is None:
+        inputs = torch.from_numpy(test.floats(slice(0, count))).to(device)
+    labels = torch.from_numpy(test.labels[:count]).to(device)
     with torch.no_grad():
-        for start in range(0, count, 500):
-            logits = functional_call(model, dict(weights), (inputs[start : start + 500],))
-            correct += int((logits.argmax(-1).cpu().numpy() == test.labels[start : start + len(logits)]).sum())
-    return correct / count
+        correct = [
+            (functional_call(model, dict(weights), (some,)).argmax(-1) == true).sum()
+            for some, true in zip(inputs[:count].split(500), labels.split(500), strict=True)
+        ]
+    return int(torch.stack(correct).sum()) / count

@@ -39,6 +39,10 @@ class AdaptiveClip(Transform):
     as_cited: bool = False
     """True for s ← .9s + .1v and noise with deviation multiplier², as in the repository cited by Fed-αCDP."""
 
+    @property
+    def steady(self) -> bool:
+        return True
+
     def initial(self, shapes: Shapes) -> State:
         """Return the state (memory) before round 0: mean a = 0 and spread s = √(h1·h2) for each coordinate, with the
         limits h1 = `low` and h2 = `high`. The state stores s², or s if `as_cited`. `shapes`: name → shape of each

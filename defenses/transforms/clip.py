@@ -35,6 +35,10 @@ class Clip(Transform):
         return Scaling(clip_factors(norms, bound, self.per))
 
     @property
+    def steady(self) -> bool:
+        return True
+
+    @property
     def keeps(self) -> tuple[Shown, ...]:
         return ("zeros", "directions")
 

@@ -36,6 +36,10 @@ class Noise(Additive):
         """Return the noise variance per noised coordinate, in squared units of the tensors. `context`: place in the
         training, with the round for a schedule."""
 
+    @property
+    def steady(self) -> bool:
+        return True
+
     def noise(self, context: Context, state: State) -> AddedNoise:
         return AddedNoise(law=self.law, variance=self.variance(context))
 

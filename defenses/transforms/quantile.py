@@ -32,6 +32,10 @@ class QuantileClip(Transform):
     rate: float = 0.2
     """η_C, the step size for the logarithm of C."""
 
+    @property
+    def steady(self) -> bool:
+        return True
+
     def initial(self, shapes: Shapes) -> State:
         return {"bound": torch.tensor(self.initial_bound, dtype=torch.float64)}
 

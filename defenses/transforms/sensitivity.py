@@ -54,6 +54,10 @@ class SensitivityNoise(Additive):
         size = self._sigma(context) * self._sensitivity(norms)
         return Scaling({}, size[:, None].expand(first.shape))
 
+    @property
+    def steady(self) -> bool:
+        return self.by == "round"
+
     def noise(self, context: Context, state: State) -> AddedNoise:
         """Return the noise that attackers assume: the largest possible variance σ²S², for S = `bound`. The actual scale
         S follows from the gradient norms in the batch. `context`: place in the training; `state` is not used."""
