@@ -31,6 +31,7 @@ LAYERS = (
         "epsilon",
         "unpickle",
         "device",
+        "graphs",
         "uses",
         "training",
     ),

@@ -213,7 +213,6 @@ def _forward(layer: _Layer, x: Tensor, weights: Tensors) -> tuple[Tensor, Tensor
         z = torch.einsum("bkf,kof->bko", x, weight)
         return (z if bias is None else z + bias), x
     examples, clients, channels = x.shape[:3]
-    assert not isinstance(module.padding, str)  # `bilinear` excludes string paddings
     if channels <= _FEW_CHANNELS or x.is_cuda:
         columns = _columns(x.flatten(0, 1), module).unflatten(0, (examples, clients))
         flat = columns.mT @ weight.flatten(2).mT  # (example, client, position, out): channels last
@@ -225,7 +224,7 @@ def _forward(layer: _Layer, x: Tensor, weights: Tensors) -> tuple[Tensor, Tensor
         weight.flatten(0, 1),
         None if bias is None else bias.flatten(),
         module.stride,
-        module.padding,
+        _padding(module),
         module.dilation,
         clients,
     )
@@ -237,7 +236,7 @@ def _columns(x: Tensor, module: nn.Conv2d) -> Tensor:
     if x.is_cuda:
         columns: Tensor = _Windows.apply(x, module)  # type: ignore[no-untyped-call]
         return columns
-    return F.unfold(x, module.kernel_size, module.dilation, module.padding, module.stride)
+    return F.unfold(x, module.kernel_size, module.dilation, _padding(module), module.stride)
 
 
 def _out_size(size: Sequence[int], module: nn.Conv2d) -> tuple[int, int]:
@@ -249,7 +248,8 @@ def _out_size(size: Sequence[int], module: nn.Conv2d) -> tuple[int, int]:
 
 
 class _Windows(torch.autograd.Function):
-    """`F.unfold` by k² strided copies for all rows together: on a GPU PyTorch launches a kernel for each row."""
+    """`F.unfold` by k² strided copies for all rows together: on a GPU PyTorch launches a kernel for each row. `F.fold`
+    takes all rows in a kernel."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, module: nn.Conv2d) -> Tensor:
@@ -260,19 +260,18 @@ class _Windows(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        module, shape = ctx.module, ctx.shape
-        rows, channels = shape[:2]
-        size = _out_size(shape[-2:], module)
-        parts = grads[0].reshape(rows, channels, -1, *size)
-        summed = _padded(grads[0].new_zeros(shape), module)
-        for number, at in enumerate(_offsets(shape, module)):
-            summed[at] += parts[:, :, number]
-        top, left = (int(n) for n in module.padding)
-        return summed[:, :, top : top + shape[2], left : left + shape[3]], None
+        module: nn.Conv2d = ctx.module
+        options = module.kernel_size, module.dilation, _padding(module), module.stride
+        return F.fold(grads[0], ctx.shape[-2:], *options), None
+
+
+def _padding(module: nn.Conv2d) -> tuple[int, ...]:
+    assert not isinstance(module.padding, str)  # `bilinear` excludes string paddings
+    return module.padding
 
 
 def _padded(x: Tensor, module: nn.Conv2d) -> Tensor:
-    top, left = (int(n) for n in module.padding)
+    top, left = _padding(module)
     return F.pad(x, (left, left, top, top))
 
 
