@@ -13,6 +13,7 @@ from bench.attacks.first_layer.layer import FirstLayer, refusal
 from bench.attacks.first_layer.ratios import Gradient, Ratios, by_agreement, honest_size, in_range, mean_gradient
 from bench.attacks.first_layer.rows import NO_ROWS, Rows, draws, public, rows_of, rows_to_choose
 from bench.attacks.objective.mismatch import by_weights
+from bench.errors import NotApplicable
 from bench.parameters import parameter
 from bench.rng import Key
 from bench.trip import Budget, Reading, Reconstruction, Server
@@ -57,6 +58,9 @@ class Trap(Attack):
         source="ours",
         above=0,
     )
+    repeats: int = parameter(
+        1, "number of equal rows for each direction, whose gradients are averaged: against random rounding", low=1
+    )
     expected: int | None = parameter(
         None, "number of examples behind a reading for which the biases are chosen; none: the true number", low=2
     )
@@ -70,8 +74,10 @@ class Trap(Attack):
 
     def craft(self, server: Server, key: Key) -> dict[str, Tensor]:
         rows = rows_to_choose(server)
-        known, (units, count) = public(server, rows), rows.above.shape
-        draw = draws(server, key, "rows")
+        known, (units, size) = public(server, rows), rows.above.shape
+        draw, count = draws(server, key, "rows"), size // self.repeats
+        if count < 2:
+            raise NotApplicable(f"the first layer has {size} rows; take repeats of at most {size // 2}")
         weight = torch.from_numpy(draw.standard_normal((count, known.shape[1])))
         reached = weight @ known.T
         weight, reached = (each / reached.std(1, keepdim=True) for each in (weight, reached))
@@ -81,7 +87,8 @@ class Trap(Attack):
             shares = torch.logspace(log10(0.25 / examples), log10(0.5), count, dtype=torch.float64)
         bias = -torch.stack([row.quantile(1 - share) for row, share in zip(reached, shares, strict=True)])
         above = self.gain * honest_size(rows) * torch.from_numpy(draw.standard_normal((units, count)))
-        return rows.chosen(server, weight, bias, above, known)
+        order = torch.arange(size) // self.repeats % count
+        return rows.chosen(server, weight[order], bias[order], above[:, order], known)
 
     def refuses(self, reading: Reading) -> str | None:
         if reading.steps > 1:
@@ -126,7 +133,7 @@ class Trap(Attack):
             certain, rest, judged = rows.weight.new_zeros(0, rows.weight.shape[1]), gradient, 0
             if judge is not None:
                 certain, rest, judged = judge.peeled(gradient, reading, self.slack, most=most)
-            _, ratios, size = _single(rows, rest, reading, self.slack, every)
+            _, ratios, size = _single(rows, _averaged(rest, self.repeats), reading, self.slack, every)
             examples.append((certain, Ratios(values=ratios, size=size, status=gradient.status), judged))
         return examples
 
@@ -214,6 +221,14 @@ def _single(
     opens = (ratios * rows.weight[at]).sum(1) + rows.bias[at] > 0
     fits = in_range(ratios, reading.value_range, slack) & opens
     return at[fits], ratios[fits], size[at[fits]]
+
+
+def _averaged(gradient: Gradient, repeats: int) -> Gradient:
+    """Return the gradient with the mean over `repeats` equal rows at the first of them, and 0 at the others."""
+    count = len(gradient.of_first) // repeats * repeats
+    mean = torch.zeros_like(gradient.of_first)
+    mean[:count:repeats] = gradient.of_first[:count].unflatten(0, (-1, repeats)).mean(1)
+    return replace(gradient, of_first=mean)
 
 
 def _distinct(examples: Tensor, near: float) -> Tensor:
