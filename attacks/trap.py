@@ -12,6 +12,7 @@ from bench.attacks.first_layer.certificate import Upper
 from bench.attacks.first_layer.layer import FirstLayer, refusal
 from bench.attacks.first_layer.ratios import Gradient, Ratios, by_agreement, honest_size, in_range, mean_gradient
 from bench.attacks.first_layer.rows import NO_ROWS, Rows, draws, public, rows_of, rows_to_choose
+from bench.attacks.first_layer.shaded import Shades
 from bench.attacks.objective.mismatch import by_weights
 from bench.errors import NotApplicable
 from bench.parameters import parameter
@@ -39,7 +40,11 @@ class Trap(Attack):
     another example with probability 1 - e^(-N/(eB)). Spread shares give fewer such rows, but enough for a start;
     peeling then continues with rows of more examples. As a listener (an attacker without chosen weights), the attack
     reads honest weights in the same way. In several rounds with other weights each round has other rows, and the
-    examples of all rounds are united."""
+    examples of all rounds are united.
+
+    A defense may send signs or randomly rounded values. Peeling then finds no certain example, and equal shares leave
+    more rows with a single example than spread shares. Signs tell which values of an example are 0; public examples
+    give the other values (`first_layer/shaded.py`). `repeats` equal rows average random rounding."""
 
     reference = "Boenisch et al. 2023, EuroS&P; equal shares: Nowak et al. 2024 (QBI); spread shares, peeling: ours"
     iterative = False
@@ -127,13 +132,14 @@ class Trap(Attack):
         rows = rows_of(reading)
         assert rows is not None
         judge = Judge.of(reading, rows) if reading.classes > 2 else None
-        every = torch.ones_like(rows.bias, dtype=torch.bool)
+        every, shades = torch.ones_like(rows.bias, dtype=torch.bool), Shades.of(reading, rows)
         examples = []
         for gradient in mean_gradient(reading, rows):
             certain, rest, judged = rows.weight.new_zeros(0, rows.weight.shape[1]), gradient, 0
             if judge is not None:
                 certain, rest, judged = judge.peeled(gradient, reading, self.slack, most=most)
-            _, ratios, size = _single(rows, _averaged(rest, self.repeats), reading, self.slack, every)
+            mean = _averaged(rest, self.repeats)
+            _, ratios, size = _single(rows, mean, reading, self.slack, every, shades)
             examples.append((certain, Ratios(values=ratios, size=size, status=gradient.status), judged))
         return examples
 
@@ -209,7 +215,7 @@ class Judge:
 
 
 def _single(
-    rows: Rows, gradient: Gradient, reading: Reading, slack: float, among: Tensor
+    rows: Rows, gradient: Gradient, reading: Reading, slack: float, among: Tensor, shades: Shades | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the rows, in the mask `among` (row,), whose ratio dW / db may be a single example: their numbers, ratios
     (ratio, input), and sizes |db| (ratio,), the largest first. Such a ratio is in the data's range, up to `slack`
@@ -218,6 +224,8 @@ def _single(
     at = torch.nonzero((size > gradient.rounding) & among)[:, 0]
     at = at[size[at].argsort(descending=True)]
     ratios = rows.first.undo(gradient.of_first[at, :-1] / gradient.of_first[at, -1:])
+    if shades is not None:
+        ratios = shades.filled(ratios)
     opens = (ratios * rows.weight[at]).sum(1) + rows.bias[at] > 0
     fits = in_range(ratios, reading.value_range, slack) & opens
     return at[fits], ratios[fits], size[at[fits]]

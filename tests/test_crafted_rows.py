@@ -12,12 +12,17 @@ from torch import Tensor, nn
 from bench.attacks.bins import Bins
 from bench.attacks.first_layer.ratios import mean_gradient
 from bench.attacks.first_layer.rows import rows_of
+from bench.attacks.first_layer.shaded import Shades
 from bench.attacks.fishing import Fishing
 from bench.attacks.trap import Judge, Trap
 from bench.contracts import attacks
 from bench.contracts.base import Contract
 from bench.contracts.situations import Situation, situation
+from bench.defenses.base import Context, Setting, Transform
+from bench.defenses.transforms.levels import StochasticLevels
+from bench.defenses.transforms.sign import ScaledSign
 from bench.errors import NotApplicable
+from bench.federated.draws import StreamDraws
 from bench.gradients import group_gradients, one_hot
 from bench.kinds.images import IMAGE
 from bench.models.base import Normalise
@@ -399,3 +404,61 @@ def test_contracts_hold_under_chosen_weights(
 ) -> None:
     monkeypatch.setattr(attacks, "situation", crafted(attack))
     contract.function(attack)
+
+
+def strokes(count: int, seed: int) -> Tensor:
+    """Rectangles, brighter inside than at their edges: values follow from the places that are not 0."""
+    draw = torch.Generator().manual_seed(seed)
+    ends = torch.randint(0, 6, (count, 2, 2), generator=draw).sort(-1).values[..., None]
+    at = torch.arange(6)
+    rows, columns = ((ends[:, axis, 0] <= at) & (at <= ends[:, axis, 1]) for axis in (0, 1))
+    places = (rows[:, :, None] & columns[:, None, :]).float()[:, None]
+    near = nn.functional.avg_pool2d(places, 3, 1, 1)
+    return places * (0.3 + 0.7 * near)
+
+
+def rounded(transform: Transform, known: Server, trap: Trap, inputs: Tensor) -> float:
+    """Share of `inputs`, (reading, example, *shape), that `trap` finds at 20 dB behind a transform."""
+    count, batch = inputs.shape[:2]
+    reading = read(known, trap.craft(known, Key(seed=1)), inputs)
+    setting = Setting(clients=count, per_round=1, rounds=1, steps=1, batch=batch, client_examples=batch, rate=1.0)
+    draws = StreamDraws.of(0, 0, 0, tuple(range(count)), torch.device("cpu"))
+    context = Context(lead=1, stage="client", round=0, step=0, setting=setting, draws=draws)
+    sent = transform.apply({name: value[:, 0] for name, value in reading.values.items()}, context)
+    coarse = replace(reading, values={name: value[:, None] for name, value in sent.items()})
+    return share(trap.reconstruct(coarse, Budget(evaluations=1000), Key(seed=0)), inputs, least=20)
+
+
+def test_equal_shares_read_signs() -> None:
+    """Signs tell places; the values follow from public examples. Formula without a defense: 100 %."""
+    known = replace(server(240, 8), public_inputs=strokes(4000, 1))
+    inputs = strokes(10 * 8, 2).unflatten(0, (10, 8))
+    trap = Trap(shares="equal", slack=0.2)
+    assert rounded(ScaledSign(), known, trap, inputs) >= 0.6
+    blind = replace(known, public_inputs=known.public_inputs.clamp_min(1e-6))  # without zeros: no estimate
+    assert rounded(ScaledSign(), blind, trap, inputs) <= 0.3
+
+
+ROUNDING = StochasticLevels(levels=1, norm="max", clip=2.5), StochasticLevels(levels=None, norm="l2")
+
+
+@pytest.mark.parametrize(("transform", "most", "least"), [(ROUNDING[0], 0.05, 0.15), (ROUNDING[1], 0.4, 0.5)])
+def test_equal_rows_average_random_rounding(transform: Transform, most: float, least: float) -> None:
+    known, inputs = server(960, 8, public=4000), examples(20 * 8, 2).unflatten(0, (20, 8))
+    assert rounded(transform, known, Trap(shares="equal", slack=0.2), inputs) <= most
+    assert rounded(transform, known, Trap(shares="equal", repeats=24, slack=0.2), inputs) >= least
+
+
+def test_shades_estimate_values_from_their_places() -> None:
+    known, trap = replace(server(64, 8), public_inputs=strokes(4000, 1)), Trap()
+    reading = read(known, trap.craft(known, Key(seed=1)), strokes(8, 2)[None])
+    rows = rows_of(reading)
+    assert rows is not None
+    shades = Shades.of(reading, rows)
+    assert shades is not None
+    true = strokes(500, 3).flatten(1).double()
+    places = (true > 0).double()
+    by_mean = places * true.sum(0) / places.sum(0)
+    assert (shades.filled(0.1 * places) - true).norm() < 0.5 * (by_mean - true).norm()
+    assert torch.equal(shades.filled(true[:1] + torch.arange(36) / 36), true[:1] + torch.arange(36) / 36)
+    assert Shades.of(replace(reading, public_inputs=examples(100, 1)), rows) is None
