@@ -6,17 +6,25 @@ docs/remarks/<preset>.md; the first bold text in the remarks is the headline in 
 
 import subprocess
 import sys
+import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
 from _make import exports
+from _make.exports import Place
+from _make.papers import SIZE
 
+from bench.cell import TrainingCell
 from bench.matrix.expand import expand
 from bench.matrix.read import read
 from bench.record import request
 from bench.record import store as records
+from bench.record.schema import Record
 from bench.sweep.plan import Resolver
 
 FOLDER = Path(__file__).parent / "exports"
+PRESETS = Path(__file__).parent.parent / "bench" / "presets"
+UNTESTED = {"test_every": 1, "test_examples": 1, "checkpoints": (), "until_accuracy": None}
 
 
 def main(run: Path, folder: Path = FOLDER) -> None:
@@ -34,10 +42,34 @@ def main(run: Path, folder: Path = FOLDER) -> None:
         title=matrix.title,
         commit=commit,
         published=matrix.published,
-        records=tuple(records.read(records.record_path(run, each)) for each in ids),
+        records=(its := tuple(records.read(records.record_path(run, each)) for each in ids)),
+        tables=_tables(wanted.matrix, its),
     )
     path = exports.write(folder, export)
     print(f"{path}: {len(ids)} cells, {path.stat().st_size / 1000:.0f} kB")
+
+
+def _tables(matrix: str, its: Sequence[Record]) -> dict[str, tuple[Place, ...]]:
+    """The paper's presets → the trainings of a run at full size that are their trainings at scale `full`."""
+    paper, _, name = matrix.partition("/")
+    if name != SIZE:
+        return {}
+    known = {_key(record.cell): record.id for record in its if isinstance(record.cell, TrainingCell)}
+    tables = {}
+    for path in sorted((PRESETS / paper).glob("*.toml")):
+        if path.stem.startswith(SIZE):
+            continue
+        scale = "full" if "scales" in tomllib.loads(path.read_text("utf-8")) else None
+        cells = [item.cell for item in expand(read(f"{paper}/{path.stem}", scale=scale), Resolver(None).data)]
+        trained = [cell for cell in cells if isinstance(cell, TrainingCell) and _key(cell) in known]
+        if trained:
+            tables[path.stem] = tuple(Place(record=known[_key(cell)], until=cell.until_accuracy) for cell in trained)
+    return tables
+
+
+def _key(cell: TrainingCell) -> str:
+    """A training without its tests and its end."""
+    return cell.model_copy(update=UNTESTED).id
 
 
 if __name__ == "__main__":

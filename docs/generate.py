@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from _make import defenses, exports, ledger, records, report, results, tradeoff
+from _make import defenses, exports, ledger, papers, records, report, results, tradeoff
 from _make.claims import Claim, Line, judged, read
 from _make.exports import Export
 from _make.opening import opening
@@ -42,6 +42,13 @@ PICTURE = (
 )
 # Presets on the suite's examples, whose records count for the claims too.
 SAME_EXAMPLES = ("post-processing", "mixup")
+# Folder of presets → title, for papers with trainings at the paper's size.
+PAPERS = {
+    "fed-alpha-cdp": "Fed-αCDP",
+    "ldp-fl": "LDP-FL",
+    "risk-balanced": "Risk-balanced",
+    "bayesian-dp": "Bayesian DP",
+}
 CRAFTED = "server"  # preset whose records under chosen weights count for claims about such servers
 
 
@@ -91,8 +98,19 @@ class Sources:
         return tradeoffs.read(path) if path.is_file() else None
 
     @cached_property
-    def exports(self) -> Sequence[Export]:
+    def _exports(self) -> Sequence[Export]:
         return [*exports.every(DOCS / "exports")]
+
+    @property
+    def exports(self) -> Sequence[Export]:
+        """The exports with pages by preset."""
+        return [each for each in self._exports if not each.matrix.endswith(f"/{papers.SIZE}")]
+
+    @property
+    def papers(self) -> dict[str, Export]:
+        """Folder of presets → trainings at the paper's own size."""
+        known = {each.matrix: each for each in self._exports}
+        return {paper: known[name] for paper in PAPERS if (name := f"{paper}/{papers.SIZE}") in known}
 
     @cached_property
     def known(self) -> Sequence[Record]:
@@ -122,6 +140,18 @@ class Sources:
         return results.by_hand(DOCS / "results")
 
 
+def of_papers(of: Sources) -> dict[str, str]:
+    """File name → page, for the papers with trainings at their own size."""
+    return {f"{paper}.md": papers.page(paper, PAPERS[paper], its, _remarks(its)) for paper, its in of.papers.items()}
+
+
+def _papers(of: Sources) -> dict[str, tuple[str, str]]:
+    """File name → title and headline."""
+    return {
+        f"{paper}.md": (PAPERS[paper], results.headline(_remarks(its), its.title)) for paper, its in of.papers.items()
+    }
+
+
 def chosen(record: Record) -> bool:
     """Whether the server chose the weights behind the record's readings."""
     return isinstance(record.cell, AttackCell) and record.cell.grants.server != "listen"
@@ -136,13 +166,14 @@ def in_git(of: Sources) -> dict[str, str]:
             "docs/pictures/board.svg": poster.svg(of.standings, of.strips, f"Gradient leakage, {of.version}").decode(),
         }
     made |= {f"docs/results/{name}": text for name, text in of.of_attacks.items()}
+    made |= {f"docs/papers/{name}": text for name, text in of_papers(of).items()}
     if of.tradeoff is not None:
         made |= {
             "docs/results/tradeoff.md": tradeoff.page(of.tradeoff),
             "docs/pictures/tradeoff.svg": tradeoff.picture(of.tradeoff),
         }
     linked = {*of.by_hand, *(Path(name).name for name in made if name.startswith("docs/results/"))}
-    made["RESULTS.md"] = results.index(of.version, of.opening, _listed(of), linked)
+    made["RESULTS.md"] = results.index(of.version, of.opening, _listed(of), linked, _papers(of))
     picture = PICTURE.format(version=of.version) if of.records else ""
     opening = picture + of.opening if of.tradeoff is None else tradeoff.opening(of.tradeoff)
     made["README.md"] = _between((ROOT / "README.md").read_text("utf-8"), opening)
@@ -170,7 +201,7 @@ def for_the_site(of: Sources) -> dict[str, str]:
             standings=of.standings,
             strips=of.strips,
         )
-    made["RESULTS.md"] = results.index(of.version, of.opening, _listed(of), {*of.by_hand, *pages})
+    made["RESULTS.md"] = results.index(of.version, of.opening, _listed(of), {*of.by_hand, *pages}, _papers(of))
     return made | {f"results/{name}": text for name, text in pages.items()}
 
 

@@ -4,8 +4,8 @@ First line: matrix, scale, title, commit, published figures.  Then a record a li
 """
 
 import json
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from bench.errors import MALFORMED, BenchError
@@ -14,6 +14,16 @@ from bench.record.schema import AttackResult, Record
 from bench.reference import store
 
 SUFFIX = ".json.xz"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A training's place in a table of a paper."""
+
+    record: str
+    """Id of the record."""
+    until: float | None = None
+    """Accuracy at which the table's training stops; None: it runs to its last round."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +39,8 @@ class Export:
     published: tuple[PublishedFigures, ...]
     """The papers' figures for these cells."""
     records: tuple[Record, ...]
+    tables: Mapping[str, tuple[Place, ...]] = field(default_factory=dict)
+    """Other presets of the same paper → the trainings that belong to them at full scale."""
 
     @property
     def name(self) -> str:
@@ -45,6 +57,7 @@ def write(folder: Path, export: Export) -> Path:
         "title": export.title,
         "commit": export.commit,
         "published": [asdict(figures) for figures in export.published],
+        "tables": {name: [asdict(place) for place in places] for name, places in export.tables.items()},
     }
     store.pack(path, [json.dumps(head, sort_keys=True), *store.lines(map(_without_course, export.records))])
     return path
@@ -62,6 +75,7 @@ def read(path: Path) -> Export:
             commit=head["commit"],
             published=tuple(map(restored, head["published"])),
             records=tuple(store.parsed(path, lines)),
+            tables={name: tuple(Place(**place) for place in places) for name, places in head.get("tables", {}).items()},
         )
     except MALFORMED as error:
         raise BenchError(f"{path}: no export ({error}); {store.AGAIN}") from None

@@ -8,8 +8,15 @@ from _make.exports import Export
 from _make.markdown import COMMAND, HEAD, table, title
 
 
-def index(version: str, opening: str, pages: Mapping[str, tuple[str, str]], linked: Collection[str]) -> str:
-    """The index; `opening`: README's table; `pages`: file name → title and headline; `linked`: pages with a file."""
+def index(
+    version: str,
+    opening: str,
+    pages: Mapping[str, tuple[str, str]],
+    linked: Collection[str],
+    papers: Mapping[str, tuple[str, str]],
+) -> str:
+    """The index; `opening`: README's table; `pages` and `papers`: file name → title and headline; `linked`: pages with
+    a file."""
     rows = [
         [f"[{head}](docs/results/{name})" if name in linked else f"`{head}`", headline]
         for name, (head, headline) in sorted(pages.items())
@@ -21,6 +28,10 @@ def index(version: str, opening: str, pages: Mapping[str, tuple[str, str]], link
         "## Pages\n",
         *([] if {*linked} >= pages.keys() else [f"Pages without a link are not in git: `{COMMAND}` writes them.\n"]),
         table(["page", "headline"], rows),
+        "## Papers\n\nAccuracies of papers beside ours, at the paper's size.\n",
+        table(
+            ["paper", "headline"], [[f"[{head}](docs/papers/{name})", text] for name, (head, text) in papers.items()]
+        ),
         "Claims of papers, each with our verdict: [docs/CLAIMS.md](docs/CLAIMS.md).\n",
     ]
     return "\n".join(parts)

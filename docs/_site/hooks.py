@@ -26,7 +26,8 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     results = sorted(name for name in generated if name.startswith("results/"))
     by_hand = sorted(path.relative_to(DOCS).as_posix() for path in (DOCS / "results").glob("*.md"))
     survey = [name for name in ("DEFENSES.md", "CLAIMS.md") if name in generated or (DOCS / name).is_file()]
-    listed = ["RESULTS.md", *survey, {"By preset": sorted({*results, *by_hand})}]
+    papers = sorted(path.relative_to(DOCS).as_posix() for path in (DOCS / "papers").glob("*.md"))
+    listed = ["RESULTS.md", *survey, {"By paper": papers}, {"By preset": sorted({*results, *by_hand})}]
     for section in config.nav or []:
         if "Results" in section:
             section["Results"] = listed
