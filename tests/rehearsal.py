@@ -196,6 +196,7 @@ class Rehearsal:
             self._open.enter_context(mock.patch.object(torch.cuda, name, answer))
         self._open.enter_context(mock.patch.object(torch, "Generator", Generator))
         self._open.enter_context(mock.patch("bench.graphs.possible", return_value=False))
+        self._open.enter_context(mock.patch("bench.federated.stacks.on_gpu", lambda x: self.place(x) == GPU))
         self._open.enter_context(_Operations(self))
         self._open.enter_context(_Functions(self))
         return self

@@ -28,7 +28,7 @@ from bench.federated.pipeline import run_round
 from bench.federated.replay import states_at
 from bench.federated.resume import tensors_of
 from bench.federated.stages import DrawKey, Stages, stages
-from bench.federated.training import Progress, TrainingJob, begin, train
+from bench.federated.training import Held, Progress, TrainingJob, begin, held, train
 from bench.record.checkpoints import read_about, read_weights
 from bench.record.schema import TrainingResult
 from bench.registry import entries as registry
@@ -243,6 +243,15 @@ def course(defense: str = "fed-cdp", *, rounds: int = 4, **options: object) -> t
 
 def apart(one: Progress, other: Progress) -> float:
     return max(float((one.weights[key] - other.weights[key]).abs().max()) for key in one.weights)
+
+
+def test_data_on_the_device_change_no_bit() -> None:
+    of, start = course("fed-cdp")
+    inputs, test = (torch.from_numpy(split.floats()) for split in (of.data.training, of.data.test))
+    there = Held(inputs=inputs, labels=torch.from_numpy(of.data.training.labels), test=test)
+    copied, kept = train(of, start), train(replace(of, held=there), start)
+    assert apart(copied, kept) == 0 and copied.curve == kept.curve
+    assert held(of.data, torch.device("cpu")) is None
 
 
 @pytest.mark.parametrize("defense", ["none", "fed-cdp", "adaclip"])

@@ -92,6 +92,7 @@ def test_the_headline_is_the_first_sentence_in_bold() -> None:
 
 def test_the_index_links_the_pages_that_are_there() -> None:
     pages = {"a.md": ("A", "first"), "b.md": ("b", "second")}
-    said = results.index("", "", pages, {"a.md"})
+    said = results.index("", "", pages, {"a.md"}, {"p.md": ("P", "third")})
     assert "| [A](docs/results/a.md) | first |" in said and "| `b` | second |" in said and COMMAND in said
-    assert COMMAND not in results.index("", "", pages, {"a.md", "b.md"})
+    assert "| [P](docs/papers/p.md) | third |" in said
+    assert COMMAND not in results.index("", "", pages, {"a.md", "b.md"}, {})

@@ -25,7 +25,10 @@ from bench.attacks.solvers import loop
 from bench.attacks.solvers.base import Evaluate
 from bench.cell import AnyCell, Bayesian, CheckpointWeights, Entry, Grants
 from bench.device import repeatable, tf32
-from bench.federated import resume
+from bench.federated import clients, resume
+from bench.federated.replayed import Step
+from bench.federated.stages import Stages
+from bench.matrix.entries import registered
 from bench.points import POINTS
 from bench.record.schema import Record
 from bench.record.store import write
@@ -87,6 +90,33 @@ def test_an_evaluation_can_be_recorded_as_a_graph(
         record = run(cell, RunContext(run=tmp_path, device="cuda"), Memory())
     sound(record)
     assert not seen, seen
+
+
+@pytest.mark.parametrize("defense", ["none", "dp-sgd", "fed-alpha-cdp", "quantile:at=example", "adaclip:at=example"])
+def test_a_local_step_can_be_recorded_as_a_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, defense: str) -> None:
+    """After the first, a steady defense's step copies nothing from the host and waits for nothing."""
+    seen: Counter[bool] = Counter()
+    name, _, at = defense.partition(":at=")
+    params = {"at": at, "sigma": 0.5} | ({"correction": "none"} if name == "quantile" else {}) if at else {}
+    setting = FEDERATED.model_copy(update={"algorithm": "fedavg", "steps": 3})
+    cell = training_cell(registered("defense", {"name": name, **params}, registry), federated=setting)
+    with Rehearsal() as on:
+
+        def watched(step: Step, stages: Stages, *of: Any) -> Step:
+            assert stages.steady
+
+            def call(inputs: Tensor, labels: Tensor, stages: Stages, number: int) -> Stages:
+                before = on.uploads.total() + on.waits.total()
+                after = step(inputs, labels, stages, number)
+                seen[number > 0 and on.uploads.total() + on.waits.total() > before] += 1
+                return after
+
+            return call
+
+        monkeypatch.setattr(clients, "replayed", watched)
+        record = run(cell, RunContext(run=tmp_path, device="cuda"), Memory())
+    sound(record)
+    assert seen[False] and not seen[True], seen
 
 
 def test_what_cuda_does_not_repeat_is_refused() -> None:

@@ -7,6 +7,7 @@ from opacus import GradSampleModule
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from bench.federated import stacks
 from bench.federated.clients import ByFunc, network
 from bench.federated.stacks import Stack, stack
 from bench.registry import entries as registry
@@ -67,8 +68,12 @@ def slow(model: nn.Module, weights: dict[str, Tensor], inputs: Tensor, labels: T
 NAMES = [*sorted(registry.names("models")), "options", "group norm"]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_gradients_are_autograds_in_every_form(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "gpu"), [*((name, False) for name in NAMES), *((name, True) for name in ("cnn", "options", "vgg-small"))]
+)
+def test_gradients_are_autograds_in_every_form(name: str, gpu: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`gpu`: convolutions in their form for a GPU."""
+    monkeypatch.setattr(stacks, "on_gpu", lambda x: gpu)
     model, weights, inputs, labels = case(name)
     expected = slow(model, weights, inputs, labels)
     found = network(model).gradients(weights, inputs, labels)

@@ -32,7 +32,8 @@ from bench.contracts.trials import (
 )
 from bench.contracts.unlinked import linked, unlinked
 from bench.defenses.base import Defense, Transform
-from bench.points import GRADIENT_STAGES, STAGES, Stage
+from bench.federated.draws import StreamDraws
+from bench.points import GRADIENT_STAGES, STAGES, STEP_STAGES, Stage
 from bench.rows import flattened
 from bench.trip import Tensors
 
@@ -181,6 +182,20 @@ def row_alone(defense: Defense) -> None:
             require_near(first, beside, f"{words}: the first example alone and in company")
 
 
+def steady(defense: Defense) -> None:
+    """Check a defense whose transforms inside local steps declare `steady`: with equal draws, another number of the
+    local step must give equal output, bit for bit. Raises `ContractBroken` otherwise."""
+    for words, trial, stage, before in _wired(defense):
+        if stage not in ("input", *STEP_STAGES) or not all(t.steady for t in trial.stages.transforms[stage]):
+            continue
+        first, later = (
+            trial.apply(stage, before, step=step, draws=StreamDraws.of(3, 0, 0, CLIENTS, torch.device("cpu")))
+            for step in (0, 3)
+        )
+        name = differing(first, later)
+        require(name is None, f"{words}: says `steady`, yet {name} depends on the number of the local step")
+
+
 def originals(defense: Defense) -> None:
     """Check a defense that mixes training examples before the gradient (at stage `input`). A mixed example may depend
     only on the example itself and on the next example in its batch, because reconstructions are scored against these
@@ -247,6 +262,7 @@ CONTRACTS = (
     Contract("keyed", "draws by its key alone, and only if it says `random`", keyed),
     Contract("inputs untouched", "leaves its inputs as they were", inputs_untouched),
     Contract("alone = in company", "a client gets what it gets alone", row_alone),
+    Contract("steady", "depends on no local step's number, where it says so", steady),
     Contract("originals", "an example is mixed with the next of its batch, at most", originals),
     Contract("bias", "unbiased or biased, as it says", bias),
     Contract("noise", "noise has the variance it states", noise),

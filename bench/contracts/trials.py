@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from bench.cell import Federated
 from bench.contracts.base import ContractSkipped, require
 from bench.contracts.situations import data, gap, model, setting_of
-from bench.defenses.base import Context, Defense, Local
+from bench.defenses.base import Context, Defense, Draws, Local
 from bench.defenses.transforms.rows import norms
 from bench.federated.batches import Batches
 from bench.federated.draws import KeyedDraws
@@ -94,13 +94,23 @@ class Trial:
         return {name: value.mean(0) for name, value in tensors.items()} if stage == "aggregate" else tensors
 
     def apply(
-        self, stage: Stage, tensors: Tensors, *, draw: int = 0, clients: tuple[int, ...] = CLIENTS
+        self,
+        stage: Stage,
+        tensors: Tensors,
+        *,
+        draw: int = 0,
+        clients: tuple[int, ...] = CLIENTS,
+        step: int = 0,
+        draws: Draws | None = None,
     ) -> dict[str, Tensor]:
         """Apply the defense's transforms at `stage` (a place in the round) to `tensors`, name → tensor, and return the
-        result, with the same names and shapes. `draw` is the number of the random draws; `clients` are the numbers of
-        the clients on the first axis. Transforms at stage `step` also get the undefended example gradients and their
-        norms."""
-        draw_key, left, each = DrawKey(seed=3, draw=draw, round=0), None, None
+        result, with the same names and shapes. Transforms at stage `step` also get the undefended example gradients and
+        their norms.
+
+        - `draw`: number of the random draws; `draws`: source of random numbers, None draws by a key.
+        - `clients`: numbers of the clients on the first axis.
+        - `step`: number of the local step."""
+        draw_key, left, each = DrawKey(seed=3, draw=draw, round=0, step=step), None, None
         if stage == "step":
             each = {name: value[_places(clients)] for name, value in self.at("example").items()}
             left = norms(each, 2)
@@ -109,6 +119,7 @@ class Trial:
             tensors,
             draw_key,
             clients,
+            draws,
             norms=left,
             weights=self.weights,
             examples=None if each is None else {name: value.to(tensors[name]) for name, value in each.items()},

@@ -213,7 +213,7 @@ def _forward(layer: _Layer, x: Tensor, weights: Tensors) -> tuple[Tensor, Tensor
         z = torch.einsum("bkf,kof->bko", x, weight)
         return (z if bias is None else z + bias), x
     examples, clients, channels = x.shape[:3]
-    if channels <= _FEW_CHANNELS or x.is_cuda:
+    if channels <= _FEW_CHANNELS or on_gpu(x):
         columns = _columns(x.flatten(0, 1), module).unflatten(0, (examples, clients))
         flat = columns.mT @ weight.flatten(2).mT  # (example, client, position, out): channels last
         if bias is not None:
@@ -231,9 +231,15 @@ def _forward(layer: _Layer, x: Tensor, weights: Tensors) -> tuple[Tensor, Tensor
     return z.reshape(examples, clients, -1, *z.shape[2:]), x
 
 
+def on_gpu(x: Tensor) -> bool:
+    """Return whether `x` lies on a GPU: convolutions are then products with unfolded columns, since a grouped
+    convolution is slow there."""
+    return x.device.type == "cuda"
+
+
 def _columns(x: Tensor, module: nn.Conv2d) -> Tensor:
     """Return the inputs `x`, (row, channel, h, w), of each output position: (row, channel·k·k, position)."""
-    if x.is_cuda:
+    if on_gpu(x):
         columns: Tensor = _Windows.apply(x, module)  # type: ignore[no-untyped-call]
         return columns
     return F.unfold(x, module.kernel_size, module.dilation, _padding(module), module.stride)
