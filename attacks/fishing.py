@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from bench.attacks.base import Attack, closed_form
+from bench.attacks.candidates.naming import most_likely
 from bench.attacks.labels.head import Head
 from bench.attacks.last_layer.fished import fished
 from bench.attacks.last_layer.intervals import Intervals
@@ -41,6 +42,9 @@ class Fishing(Attack):
     two rounds is the gradient from all examples with a score between both thresholds, an interval. The first threshold
     lies above all scores. The server chooses each further threshold after the earlier rounds, whose biases show the
     number of examples in each interval: most examples should lie in intervals with at most `most` examples.
+
+    With the grant `gallery` (a list of candidates), the attack also names the candidates that are most likely behind
+    each gradient from few examples.
 
     Departure: the paper's score is a single feature; here a ridge regression predicts the class from all features."""
 
@@ -90,16 +94,18 @@ class Fishing(Attack):
         gradients = _gradients(reading, last, chosen)
         finite = torch.stack([flattened(each, 1).isfinite().all(1) for each in gradients]).all(0)
         whole = closed_form(reading, mean, status=tuple("ok" if each else "nan" for each in finite.tolist()))
-        filled = [0] * len(reading)
+        filled, named = [0] * len(reading), torch.full((len(reading), reading.examples), -1)
         for count in range(1, min(self.most, reading.examples) + 1):
             rows, gradient = _with_active(reading, gradients, finite, last.name("bias"), chosen, count)
             if not rows:
                 continue
             part = rescaled(fished(reading.of(rows), gradient, last, chosen, count))
+            if reading.gallery_inputs is not None:
+                _name(named, rows, part, budget, key)
             result = most_probable(part, budget, key, starts=_STARTS, tolerance=_TOLERANCE)
             of_class = (gradient[last.name("bias")][:, chosen] < 0) if same_weights(reading) else None
             whole = _with(whole, rows, filled, result, chosen, of_class)
-        return whole
+        return whole if reading.gallery_inputs is None else replace(whole, named=named)
 
 
 def _gradients(reading: Reading, last: Head, chosen: int) -> tuple[Tensors, ...]:
@@ -123,6 +129,17 @@ def _with_active(
     ]
     rows = [row for row, _ in found]
     return rows, {name: torch.stack([each[name][row] for row, each in found]) for name in gradients[0] if found}
+
+
+def _name(named: Tensor, rows: list[int], part: Reading, budget: Budget, key: Key) -> None:
+    """Write the candidates most likely behind `part` into `named` (reading, example) at the `rows`, behind the examples
+    already named in each reading."""
+    assert part.gallery_labels is not None
+    every = replace(part, gallery_labels=torch.zeros_like(part.gallery_labels))  # the model has two classes
+    for row, found in zip(rows, most_likely(every, budget, key)[0][:, : part.batch], strict=True):
+        start = int((named[row] >= 0).sum())
+        free = slice(start, min(start + len(found), named.shape[1]))
+        named[row, free] = found[: free.stop - free.start].to(named)
 
 
 def _with(

@@ -574,7 +574,7 @@ class Reconstruction(ByReading):
     None without a proof."""
     named: Tensor | None = field(default=None, metadata=READING)
     """(reading, candidate): granted candidates (gallery) picked as true examples, by number, as many as examples behind
-    the reading. For a single example, a ranked list, best first. None if the attack picks no
+    the reading; -1 for no candidate. For a single example, a ranked list, best first. None if the attack picks no
     candidates."""
     notes: tuple[str, ...] = field(default=(), metadata=SHARED)
     """The attack's departures from its paper, for the record."""

@@ -129,6 +129,18 @@ def test_a_search_inverts_what_is_left(tmp_path: Path) -> None:
     assert all(reading.evaluations is not None and reading.evaluations <= 150 for reading in record.attack.readings)
 
 
+def test_an_isolated_example_is_named_among_candidates(tmp_path: Path) -> None:
+    which = cell(readings=12, evaluations=1, grants=Grants(server="weights", gallery=150))
+    reading, inputs, labels = observed(which, tmp_path)
+    wrong, _ = active(reading, inputs, labels)
+    record = run(which, RunContext(run=tmp_path), MEMORY)
+    single = [row for row in range(12) if int(wrong[row].sum()) == 1]
+    assert single and record.status == "done"
+    for row in single:
+        named = [bool(example.named) for example in record.attack.readings[row].examples]
+        assert named == wrong[row].tolist()
+
+
 def test_readings_without_a_chosen_last_layer_are_not_applicable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

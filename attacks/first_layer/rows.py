@@ -178,7 +178,7 @@ def draws(server: Server, key: Key, purpose: str) -> np.random.Generator:
     return key.generator(purpose, *([server.finished] if server.finished else []))
 
 
-def public(known: Server, rows: Rows) -> Tensor:
+def public(known: Reading | Server, rows: Rows) -> Tensor:
     """Return the inputs of the first layer in `rows` for at most 4096 public examples, (example, input) in float64.
-    `known` is the server's knowledge before the round."""
+    `known` is a reading, or the server's knowledge before the round."""
     return rows.inputs(known.public_inputs[:PUBLIC])

@@ -1,0 +1,75 @@
+"""The candidates most likely behind a reading."""
+
+import math
+import time
+
+import torch
+from torch import Tensor
+
+from bench.attacks.candidates import combination
+from bench.attacks.candidates.exchange import most_likely as exchanged
+from bench.attacks.candidates.listed import alone, by_label, candidates
+from bench.attacks.candidates.single import by_description, likelihoods
+from bench.attacks.inverter.sketch import Sketch
+from bench.attacks.objective.mismatch import mean_observation, observations, same_weights
+from bench.gradients import group_gradients
+from bench.rng import Key
+from bench.trip import Budget, Reading
+
+_VALUES = 1 << 16  # kept of a gradient; larger gradients are hashed, which loses the reading's zeros
+LIST = 10  # candidates named for a single example, best first
+
+
+def most_likely(reading: Reading, budget: Budget, key: Key) -> tuple[Tensor, Tensor]:
+    """Return the candidates in the gallery (the granted list) that most likely caused each reading, (reading,
+    candidate): as many as unknown examples, or a list of ten for a single unknown example. Also return the score of
+    each candidate, (reading, candidate). `budget` limits the seconds of a search for a set; `key` is the attacker's
+    key."""
+    scores = likelihoods(reading, key) if reading.unknown == 1 else _sets(reading, budget, key)
+    return torch.stack([_best(reading, row, scores[row]) for row in range(len(reading))]), scores
+
+
+def _best(reading: Reading, row: int, scores: Tensor) -> Tensor:
+    assert reading.gallery_labels is not None
+    if reading.unknown == 1:
+        if reading.labels is not None:
+            scores = scores.where(reading.gallery_labels == reading.labels[row], -torch.inf)
+        return scores.topk(min(LIST, len(scores))).indices
+    ranked, counts = by_label(reading, scores, None if reading.labels is None else reading.labels[row])
+    return torch.cat([each[:count] for each, count in zip(ranked, counts, strict=True)])
+
+
+def _sets(reading: Reading, budget: Budget, key: Key) -> Tensor:
+    until = math.inf if budget.seconds is None else time.monotonic() + budget.seconds
+    observed = observations(reading)
+    mean = mean_observation(observed)
+    sketch = Sketch.of({name: tuple(value.shape[1:]) for name, value in mean.items()}, key, _VALUES)
+    values = sketch(mean).float().cpu()
+    scores = _by_gradients(reading, sketch, values)
+    description = reading.description
+    if not same_weights(reading) or (description is not None and description.mixed):
+        return scores
+    mismatch = by_description(reading)
+    for row, index in enumerate(reading.indices):
+        seen = [{name: value[row : row + 1] for name, value in each.items()} for each in observed]
+        labels = None if reading.labels is None else reading.labels[row]
+        draws = key.generator("exchange", index)
+        members = exchanged(mismatch, seen, scores[row], labels, sketch, draws, until=until)
+        scores[row, members] += 1 + scores[row].max()
+    return scores
+
+
+def _by_gradients(reading: Reading, sketch: Sketch, observed: Tensor) -> Tensor:
+    weights = {name: value[0] for name, value in reading.weights.items()}
+    chunks = alone(*candidates(reading))
+    gradients = torch.cat([sketch(group_gradients(reading.model, weights, x, y)).float().cpu() for x, y in chunks])
+    whole: combination.Basis | None = None  # for readings without zeros
+    rows = []
+    for row in observed:
+        shown = row != 0
+        if bool(shown.all()):
+            basis = whole = whole or combination.Basis.of(gradients)
+        else:
+            basis = combination.Basis.of(gradients, shown)
+        rows.append(combination.scores(basis, row, reading.examples))
+    return torch.stack(rows)
