@@ -24,24 +24,25 @@ _STARTS, _TOLERANCE = 3, 1e-9  # as in `map`
 
 @dataclass(frozen=True, kw_only=True)
 class Fishing(Attack):
-    """Attack by a server which chooses the last layer only, in any model with a linear last layer: the batch's gradient
-    in all layers below becomes the gradient from few examples, best a single example. A search for the most probable
-    examples, as in `map`, then inverts this gradient.
+    """Attack by a server that chooses the weights of the last layer only, in any model with a linear last layer. The
+    weights leave a gradient in the layers below to few examples of a batch, the *active* examples; at best a single
+    example is active. A search for the most probable examples, as in `map`, then inverts this gradient.
 
-    The last layer's rows are zero except for a class c. The logit for c is a class score f(x), times a large gain,
-    minus a threshold τ. The loss's derivative by this logit is p - y, with the probability p for c and y = 1 for an
-    example in class c. With a large gain p is 0 or 1, so only two kinds of examples have a gradient below the last
-    layer: examples in class c with f < τ, and other examples with f > τ. The loss is wrong for them. The gradient at
-    the bias for c is their difference in number, divided by the batch size.
+    The last layer's weights are zero except for those of a class c. The logit for c is a class score f(x), times a
+    large gain, minus a threshold τ. The loss's derivative by this logit is p - y, with the probability p for c, and y =
+    1 for examples of class c, otherwise 0. With a large gain p is 0 or 1, so p - y differs from 0 only if the model
+    misclassifies the example: for examples of class c with f < τ, and for other examples with f > τ. The gradient by
+    the bias for c is the difference between the two numbers, divided by the batch size.
 
-    The server chooses c and τ on public examples: a single example among B is active with the greatest probability, B a
-    (1 - a)^(B - 1) for a share a active. This probability is at most about 1/e, unless the server may choose new
-    weights for the same batch. For τ above all scores, the active examples are those in class c.
+    The server chooses c and τ on public examples, so that the probability of a single active example among B is
+    greatest. If the share a of examples is active, this probability is B a (1 - a)^(B - 1), at most about 1/e for the
+    chosen weights. For τ above all scores, the active examples are those of class c.
 
     In several rounds with other weights (`server = "rounds"`), each round has another threshold. The difference between
-    two rounds is the gradient from all examples with a score between both thresholds, an interval. The first threshold
-    lies above all scores. The server chooses each further threshold after the earlier rounds, whose biases show the
-    number of examples in each interval: most examples should lie in intervals with at most `most` examples.
+    two rounds' gradients is the gradient of the examples with a score between both thresholds (an interval). The first
+    threshold lies above all scores. The server chooses each further threshold after the earlier rounds, whose bias
+    gradients show the number of examples in each interval. Most examples should lie in intervals with at most `most`
+    examples.
 
     With the grant `gallery` (a list of candidates), the attack also names the candidates that are most likely behind
     each gradient from few examples.

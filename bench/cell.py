@@ -237,7 +237,7 @@ class Grants(Frozen):
 
     @property
     def chosen(self) -> str:
-        """The server's choice in words, such as `weights`, `layers` or `weights of each client`."""
+        """The server's choice in words, such as `weights`, `layers` or `weights of each client`, for tables."""
         if self.varies:
             return f"weights of each of {self.repeated_readings} rounds"
         return "weights of each client" if self.silences else self.server

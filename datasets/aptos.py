@@ -44,7 +44,7 @@ class Aptos(Dataset):
     private = True  # patients' eyes
 
     features: Literal["resnet50", "pixels"] = parameter(
-        "resnet50", "values of an example: the image, or features of a network", source="B"
+        "resnet50", "values of an example: the image, or features of a network", source="Bayesian DP §VI"
     )
     side: int = parameter(224, "side of the square cut from an image", unit="pixels", source="ours", low=8)
     copies: int = parameter(

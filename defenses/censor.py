@@ -20,8 +20,8 @@ _MARGIN = 2.0  # factor on the largest norm of public examples' gradients
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendOrthogonal(Transform):
     """Replace each tensor g of a row (a client's mean gradient of a local step) by a random vector o with o ⟂ g and ‖o‖
-    = ‖g‖: a standard normal vector, projected and rescaled. Of `trials` such rows, the row is sent after whose step
-    with the learning rate `rate` the batch has the least loss."""
+    = ‖g‖: a standard normal vector, projected and rescaled. `trials` such rows are drawn. The row is sent that gives
+    the least loss on the batch, after a step along the row with the learning rate `rate`."""
 
     random: ClassVar[bool] = True
 
@@ -63,9 +63,9 @@ class SendOrthogonal(Transform):
         return _orthogonal(observed, tensors, context.lead)
 
     def noise(self, context: Context, state: State) -> AddedNoise:
-        """Return the noise that attackers without the single reading assume: ‖g‖²/(n - 1) per coordinate of a tensor
-        with n coordinates, as an upper bound with twice the largest norm of public examples' gradients; the variance
-        of 1 without public data."""
+        """Return the noise that an attacker assumes if the reading of a single client is not known. A tensor with
+        gradient g and n coordinates has the variance ‖g‖²/(n - 1) per coordinate. For ‖g‖, twice the largest norm among
+        public examples' gradients is taken, so the variance is an upper bound; without public data it is 1."""
         gradients = public_gradients(context)
         if gradients is None:
             return AddedNoise(variance=1.0, bound=True)
@@ -121,12 +121,12 @@ def _losses(local: Local, sent: Tensors, rate: float) -> Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Censor(Defense):
-    """Send, in place of a local step's mean gradient, random vectors orthogonal to each tensor's gradient and as long;
-    of `trials` draws, the draw with the least loss of the batch after a step.
+    """Send a random vector for each tensor, orthogonal to a local step's mean gradient and as long, in place of the
+    gradient. Of `trials` draws, the draw is sent with the least loss on the batch after a step along it.
 
     An attacker who knows the defense has two exact equations for each tensor: the true gradient is orthogonal to the
     reading, and as long. These suffice to name an example among candidates (`gallery`), but are too few for the values
-    of an image. The reading's noise has no bound on what an example changes, hence no ε.
+    of an image. No bound limits the effect of an example on the reading, hence no ε.
 
     Departures from the authors' code, each in favour of the defense. The code divides by ‖g‖ in place of ‖g‖²: vectors
     are orthogonal only for ‖g‖ = 1. The code sends the true gradient if no draw lowers the loss, and from epoch 10 on.

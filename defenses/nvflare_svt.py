@@ -83,7 +83,8 @@ class ChooseByThreshold(Transform):
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
         """Return candidates `tensors` within ±`limit` at the nonzero coordinates of the reading `observed`, and zero at
-        the others. The choice itself says little of the values: its noise has 2c/ε₂ times their largest magnitude."""
+        the others. The choice of coordinates is not used: its noise hides the values, with a scale of 2c/ε₂ times the
+        largest magnitude."""
         return {name: value.where(observed[name] != 0, 0.0) for name, value in self._limited(tensors).items()}
 
     def _count(self, size: int) -> int:

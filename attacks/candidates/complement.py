@@ -17,12 +17,12 @@ _ROUNDING = 1e-5  # share of the gradient's norm below which the remainder is ro
 
 def by_complement(reading: Reading, observed: Tensors, mates: Tensor) -> Callable[[Tensors, Candidates], Tensor] | None:
     """Return a function that scores candidates for the only unknown example behind mixed training examples (mixup). Its
-    arguments are the candidates' gradients (unused) and the candidates. Its result is a score per candidate, (row,): a
-    share of the first layer's gradient after projection away from the known examples, the share in the candidate's
-    direction. The true example scores 1.
+    arguments are the candidates' gradients (unused) and the candidates. Its result is a score in [0, 1] per candidate,
+    (row,). For the score, gradient and candidate are projected away from the known examples: the score is the share of
+    the remaining gradient's squared norm in the direction of the remaining candidate. The true example scores 1.
 
     - `reading`: the attacked reading; gives model and weights.
-    - `observed`: the attacked gradient, name → (1, *shape).
+    - `observed`: the attacked gradient, name → (1, *shape); the first layer's part is used.
     - `mates`: inputs of the known examples, (example, *shape).
 
     Return None if the known examples explain the whole gradient, or if the model has no fully connected first layer."""

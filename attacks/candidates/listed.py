@@ -23,8 +23,8 @@ def candidates(reading: Reading, members: Tensor | None = None) -> tuple[Tensor,
 
 
 def alone(inputs: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield candidates in chunks of 64, each candidate as a batch with a single example: inputs (candidate, 1, *shape)
-    and targets (candidate, 1, class).
+    """Yield the candidates in chunks of 64, with a new example axis of length 1, so that each candidate is a batch:
+    inputs (candidate, 1, *shape) and targets (candidate, 1, class).
 
     - `inputs` (candidate, *shape): the candidates' inputs.
     - `targets` (candidate, class): their label probabilities."""

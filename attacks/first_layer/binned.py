@@ -53,8 +53,8 @@ class Binned:
         )
 
     def refutes(self, ratios: Tensor, row: int) -> Tensor:
-        """Return which `ratios` (ratio, input) are no examples behind the reading at `row`, because their bin in this
-        round is empty: (ratio,)."""
+        """Return a mask (ratio,) of the `ratios` (ratio, input), possible examples, that this round refutes: the bin in
+        which such an example would lie is empty. `row` is the reading's position in the batch."""
         outputs = self.rows.outputs(ratios)[:, self.order]
         edge = _EDGE * outputs.abs().amax(1, keepdim=True)
         low, high = ((outputs > limit).sum(1) - 1 for limit in (edge, -edge))

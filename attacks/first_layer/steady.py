@@ -1,4 +1,4 @@
-"""Bins that several local steps hardly move."""
+"""Weights for the attack `bins` that hardly change in several local steps."""
 
 import torch
 from torch import Tensor
@@ -18,11 +18,13 @@ NO_THIRD = "several local steps move the rows of a net without a third layer; bi
 def steady(
     server: Server, rows: Rows, weight: Tensor, bias: Tensor, levels: Tensor, expected: Tensor
 ) -> dict[str, Tensor]:
-    """Return the weights which a server sends for several local steps, name → (*shape).
+    """Return the weights that a server sends for several local steps, name → (*shape). During the steps, the chosen
+    first and second layer must hardly change.
 
     A step moves each row by η δ x, with the learning rate η and δ = ∂loss/∂z at the row's output z, and makes the
-    second layer's columns unequal. Both vanish with δ, so the last layer becomes small. Rounding limits how small: a
-    client sends the difference between float32 weights. The second layer's bias keeps all units open.
+    second layer's columns unequal. Both effects vanish with δ, so the last layer's weights are made small. Very small
+    weights are impossible: a client sends the difference between float32 weights, which rounding would hide. The second
+    layer's bias keeps all units open (output above 0).
 
     - `server`: the server's knowledge before the round.
     - `rows`: first two layers.

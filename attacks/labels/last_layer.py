@@ -43,8 +43,9 @@ class LastLayer:
     client_examples: int | None = None
     """Number of distinct examples, all visited before any repeats; None if all are distinct."""
     reach: Tensor | None = None
-    """Distance that each local step's gradient has moved the weights before a later step, in learning rates (step,
-    step + 1); None: a learning rate per step, without momentum."""
+    """Distance that each local step's gradient has moved the weights before a later step, in multiples of learning rate
+    times gradient (step, step + 1), the last column at the end of the round; None: 1 from the next step on (SGD without
+    momentum)."""
 
     @property
     def distinct(self) -> int:
@@ -89,7 +90,7 @@ class LastLayer:
 
     @property
     def bias_unit(self) -> float:
-        """Factor on squared errors of the bias gradient that makes them comparable with squared errors of the weight
+        """Weight for squared errors of the bias gradient, so that they compare with squared errors of the weight
         gradient: the mean over classes of ‖h‖², with the class's mean feature h."""
         return float(self.means[0].square().sum(-1).mean())
 

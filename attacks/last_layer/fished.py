@@ -1,4 +1,4 @@
-"""A gradient from few active examples as a reading, for a search."""
+"""The gradient of few active examples (examples with a gradient below the last layer) as a reading, for a search."""
 
 import copy
 from dataclasses import replace
@@ -21,11 +21,15 @@ class _Beside(nn.Module):
 
 
 def fished(reading: Reading, gradient: Tensors, last: Head, chosen: int, count: int) -> Reading:
-    """Return `gradient`, name → (reading, *shape), from `count` active examples, as their mean gradient in a model with
-    two classes: the class `chosen`, with probability 0, and all others. The active examples have class 0.
+    """Return a reading (observed update) for a search, made from the gradient of few active examples: examples with a
+    gradient below the last layer. The returned model has two classes: the class `chosen` of the old model, and all
+    other classes together. In this model the active examples have the label 0 and a probability of 0 for it, so the
+    scaled `gradient` is their mean gradient.
 
-    - `reading`: the batch whose settings and public data the returned readings have.
-    - `last`: the model's last layer, of which only the chosen row is used."""
+    - `reading`: the attacked batch, from which settings and public data are taken.
+    - `gradient`: gradient of the batch, to which only active examples contribute, name → (reading, *shape).
+    - `last`: the model's last layer, of which only the weights of the class `chosen` are used.
+    - `count`: number of active examples."""
     model = copy.deepcopy(reading.model)
     like = reading.weights[last.name("weight")]
     row = like[:1, chosen : chosen + 1]

@@ -43,10 +43,11 @@ def features(server: Server) -> tuple[Head, Tensor]:
 
 
 def class_score(features: Tensor, labels: Tensor, classes: int, examples: int, key: Key) -> tuple[Tensor, float, int]:
-    """Return a class score with deviation 1 over public examples (feature,), its threshold, and the class. They are
-    chosen so that a single one of `examples` is active with the greatest probability. One half of the public examples
-    gives the scores, the other half the probability. Without labels, the score is a random direction, and the threshold
-    lies above all scores.
+    """Return a class score's direction (feature,), with deviation 1 over public examples, a threshold, and the class.
+    An example is active (has a gradient below the last layer) if it belongs to the class and its score is below the
+    threshold, or neither. The results make the probability greatest that a single one of `examples` examples is active.
+    One half of the public examples gives the directions, the other half the probability. Without public labels, the
+    direction is random, and the threshold lies above all scores.
 
     - `features` (example, feature), `labels` (example,): public examples; label -1: unknown.
     - `classes`, `examples`: number of classes, and of examples behind a reading.

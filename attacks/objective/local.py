@@ -156,9 +156,10 @@ def momentum_gain(momentum: float, steps: int, rule: StepRule | None = None) -> 
 
 
 def reaches(momentum: float, steps: int, rule: StepRule | None = None) -> Tensor:
-    """Return how far a local step's gradient has moved the weights before a later step, in learning rates: (step, step)
-    float64, with a last column for the end of the round. `momentum` and `rule` are options of the client's SGD; `steps`
-    is the number of local steps."""
+    """Return the distance that a local step's gradient has moved the weights, in multiples of learning rate times
+    gradient: (step, step + 1) float64. Entry (i, j) belongs to the gradient of step i, before step j; the last column
+    belongs to the end of the round. `momentum` and `rule` are options of the client's SGD; `steps` is the number of
+    local steps."""
     rule = rule or StepRule()
     moved = torch.zeros(steps, steps + 1, dtype=torch.float64)
     for first in range(steps):

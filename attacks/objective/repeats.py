@@ -23,13 +23,14 @@ def distinct_examples(reading: Reading) -> int:
 
 
 def tied_examples(labels: Tensor, distinct: int) -> Tensor:
-    """Return the number of the example used at each position in a client's local steps: (..., position). An attack can
-    then search distinct examples only: the result as an index turns inputs (reading, example, *shape) into inputs at
-    all positions.
+    """Return the number of the example used at each position in a client's local steps: (..., position). A client with
+    several passes over its data uses each example several times, so an attack can search distinct examples only: with
+    the result as an index, inputs (reading, example, *shape) become inputs at all positions.
 
     `labels` (..., position) are class numbers. The first `distinct` positions are the first pass over the client's
-    data: position p holds example p. Later passes are matched by label; equal labels are matched by ascending position.
-    The number is -1 if a later pass has a label more often than the first."""
+    data: position p holds example p. In later passes, the order is unknown: a position gets the example with the same
+    label in the first pass, and among equal labels the first that the pass has not yet used. A position without such an
+    example gets -1."""
     flat = labels.flatten(0, -2) if labels.dim() > 1 else labels[None]
     first = flat[:, :distinct]
     ties = [torch.arange(first.shape[1]).expand_as(first)]

@@ -129,15 +129,17 @@ def mismatch_of(reading: Reading) -> Mismatch:
 
 
 def curved_from(reading: Reading, starts: int) -> int:
-    """Return the number of evaluations from which a search with `starts` starts takes a space with equal curvature for
-    the batch `reading`."""
+    """Return the least number of evaluations at which a search with `starts` starts on the batch `reading` uses a
+    search space with equal curvature in all directions (`search/curvature.py`). The preparation of this space takes
+    time."""
     unrolled = reading.stepwise and reading.senders == 1
     return _LEAST_CURVED * starts * (reading.steps if unrolled else 1)
 
 
 def curved_seconds(reading: Reading, key: Key) -> tuple[float, float]:
-    """Measure the time that a search with many evaluations takes for a space with equal curvature: the seconds before
-    the search, and the additional seconds of each evaluation. Both are 0 for a search without such a space.
+    """Measure the additional time of a search in a space with equal curvature (`search/curvature.py`), which searches
+    with many evaluations use: the seconds before the search, and the additional seconds of each evaluation. Both are 0
+    for a search without such a space.
 
     - `reading`: the attacked batch of readings.
     - `key`: source of random numbers."""

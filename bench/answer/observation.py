@@ -45,12 +45,15 @@ def observe_cell(
 def attacked_rounds(
     cell: AttackCell, setup: Setup, truth: CellTruth, batches: Sequence[Batches], crafted: Sequence[Tensors] = ()
 ) -> tuple[list[Setup], Reading | None]:
-    """Return `setup`, the values for the round of the cell (an experiment), with the weights that an attacking server
-    chooses, for each choice: none for a listener, otherwise the weights of all rounds or of each round. Also return the
-    reading that the attack has seen before the last round; None without such a reading.
+    """Return the setups of the cell's (the experiment's) rounds under weights that an attacking server chooses: `setup`
+    with other weights, for each choice. The list is empty for a listener, has a single item for the same weights in all
+    rounds, and otherwise an item for each round. Also return the readings (observed updates) that the server saw before
+    its last choice; None if it saw none.
 
-    - `truth`, `batches`: true examples, and the clients' batches, for the readings that the attack sees between rounds.
-    - `crafted`: weights that the attack has already chosen, name → (*shape) for each choice; it chooses the rest now.
+    - `setup`: the values for the round, with honest weights.
+    - `truth`, `batches`: true examples, and the clients' batches, for the readings that the server sees between rounds.
+    - `crafted`: weights that the attack has already chosen, name → (*shape) for each choice; it chooses the remaining
+      weights now.
 
     Raises `PluginError` for wrong weights, and `NotApplicable` if the attack cannot choose weights."""
     sent, seen = [received(cell, setup, weights) for weights in crafted], None

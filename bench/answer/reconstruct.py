@@ -105,8 +105,9 @@ def attack_readings(
     attacker: Attack, reading: Reading, cell: AttackCell, context: RunContext, budget: Budget
 ) -> Reconstruction:
     """Run the attack `attacker` on the `reading` (observed updates) on the device of `context`, and return the
-    reconstruction. `cell` gives the seed. `budget` limits the evaluations; at least `budget.chunk` readings are
-    attacked at once, fewer only if memory runs out. Raises `PluginError` for a reconstruction with a wrong shape."""
+    reconstruction. `cell` gives the seed. `budget` limits the evaluations. The attack gets `budget.chunk` readings at
+    once, more if the device has room (`rows_at_once`), and after an out-of-memory error fewer. Raises `PluginError` for
+    a reconstruction with a wrong shape."""
     chunk = max(budget.chunk, min(len(reading), rows_at_once(context, reading)))
     with repeatable(context.device):
         key, device = Key.of_attacker(cell.seed), torch.device(context.device)

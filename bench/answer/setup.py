@@ -63,7 +63,8 @@ class Setup:
     stages: Stages
     """The defense's transforms by stage, with their states."""
     round: int = 0
-    """Number of the simulated round: that at which a training cell saved the weights; 0 for other weights."""
+    """Number of the simulated round: for weights from a training's checkpoint, the round after which they were saved;
+    otherwise 0."""
     trained_rounds: int = 0
     """Number of rounds for which the weights were trained, as noted in their file; 0 for untrained weights."""
     accuracy: float | None = None

@@ -65,13 +65,14 @@ def _of_half(cell: AttackCell, source: Source, order: Indices, senders: int) -> 
 
 
 def batches_of(cell: AttackCell, setup: Setup, victims: Victims, point: Point) -> list[Batches]:
-    """Return the clients' batches for each federated round that the cell (an experiment) simulates to observe
-    `victims` at the interception `point` (the value for `cell.point`).
+    """Return the clients' batches for each federated round that the cell (an experiment) simulates to observe `victims`
+    at the interception `point` (the value for `cell.point`).
 
-    - At `aggregate`: a round for each reading (observed update), with the reading's victims as clients. If the server
-      silences all clients but the victim (level `inconsistent`): the victim, then these clients.
-    - At other points, if a client's reading depends on other clients (`Setup.whole_round`, as for exchanged noise): a
-      round for each reading, with the victim first, then K - 1 other clients, drawn by a key from `setup`'s data.
+    - At `aggregate`: a round for each reading (observed update), with the reading's victims as clients.
+    - At `aggregate`, if the server silences all clients but the victim by zero weights (level `inconsistent`), or at
+      other points, if a client's reading depends on other clients (`Setup.whole_round`, as for exchanged noise): a
+      round for each reading. Its clients are the victim, then K - 1 other clients (without the attacker's dummies),
+      drawn by a key from `setup`'s data.
     - Otherwise: a single round for all readings, with all victims as clients."""
     if point.scope is Scope.AGGREGATE and not cell.grants.silences:
         return [

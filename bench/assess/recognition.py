@@ -95,8 +95,9 @@ def recognised(client: Client, defense: Defense, *, trials: int = TRIALS, seed: 
 
 
 def too_few(chance: float) -> str | None:
-    """Return the reason, in a line, why too few strangers give no figure for recognition: a share `chance` would be
-    named by chance. None if there are enough."""
+    """Return a line of text with the reason why recognition is not measured: with few strangers (other candidates), a
+    blind guess names the share `chance` of the examples, too much for a comparison. None if `chance` is small
+    enough."""
     if chance <= _MOST_CHANCE:
         return None
     return f"too few strangers: chance names {chance:.0%}; give more public examples of the client's classes"

@@ -24,8 +24,9 @@ def trainings(
     """Choose the best learning rate for each of `defenses`, and train with this rate under each of `seeds`. Return the
     records (results) of these trainings, a tuple for each defense. Each training has a checkpoint halfway.
 
-    Every defense gets the same learning rates. All rates run for a third of the rounds, the best `_FINALISTS` to the
-    end, and the best of these under `seeds`. The rate is chosen by test accuracy under the seed `SELECTED`.
+    The choice is by test accuracy under the seed `SELECTED`, in two steps, and starts from the same learning rates for
+    every defense. First all rates are tried, each for a third of the rounds. Then the `_FINALISTS` best rates are tried
+    for all rounds, and the best of these is chosen.
 
     - `matrix`, `federation`: the calibration's matrix; the trainings of a data set and model in it.
     - `facts`: function that returns a data set's properties.

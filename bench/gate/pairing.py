@@ -1,8 +1,9 @@
-"""Pairs of a baseline's cells and a run's cells which somebody asked for in the same words.
+"""Pairs of a baseline's cells (experiments) and a run's cells, for a comparison: the same experiment before and after a
+change.
 
 Most pairs have equal ids. A changed default, a renamed parameter or a new parameter gives a cell another id. Such cells
-pair if they are equal except for parameters which nobody wrote: both name the same entries, and the written parameters
-have equal values."""
+pair if they are equal except for parameters that the matrix file does not set: both name the same entries, and the set
+parameters have equal values."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,8 +24,9 @@ def partners(old: Mapping[str, AnyCell], new: Mapping[str, AnyCell], asked: Aske
 
     - `old`, `new`: id → cell, of the baseline and of the run.
     - `asked`: parameters that the run's matrix file sets: (axis, entry with all its parameters as text) → names of the
-      set parameters, a tuple for each spelling of the entry. An entry is an attack, defense, data set or model.
-      Parameters that the matrix file does not set may differ within a pair."""
+      set parameters. If the file writes the same entry in several ways, such as with and without a default, each way
+      has its own tuple of names. An entry is an attack, defense, data set or model. Parameters that the matrix file
+      does not set may differ within a pair."""
     found = {id_: id_ for id_ in old.keys() & new.keys()}
     earlier = {id_: id_ for id_ in found}  # id of a later cell → id of its partner
     waiting: dict[str, list[str]] = {}
@@ -56,8 +58,8 @@ def partners(old: Mapping[str, AnyCell], new: Mapping[str, AnyCell], asked: Aske
 def is_asked_for(cell: AnyCell, asked: Asked) -> bool:
     """Return whether the run's matrix file asks for the cell (an experiment). `asked` holds the parameters that the
     matrix file sets, by entry (attack, defense, data set or model): (axis, entry with all its parameters as text) →
-    names of the set parameters, a tuple for each spelling. The result is False if `asked` has an entry of the cell only
-    with other parameters, as after a change of defaults."""
+    names of the set parameters, a tuple for each way in which the file writes the entry. The result is False if the
+    file has the cell's entry only with other parameters, as after a change of defaults."""
     named = {(axis, text.partition("(")[0]) for axis, text in asked}
     return not any(
         (axis, entry.name) in named and (axis, str(entry)) not in asked for axis, entry, _ in _entries(cell, cell)

@@ -53,7 +53,7 @@ class Matrix:
     """Whether attacks on the same readings form a cascade: a later attack gets only readings without success."""
     asked: Asked = field(default_factory=dict)
     """Parameters that the matrix file sets: (axis, entry with all its parameters as text) → names of the set
-    parameters, a tuple for each spelling of the entry. Other parameters have defaults."""
+    parameters, a tuple for each way in which the file writes the entry. Other parameters have defaults."""
 
 
 def read(

@@ -181,8 +181,9 @@ class Weights(Table):
 
     @property
     def value(self) -> "InitialWeights | FileWeights | SeededFile | Weights":
-        """Weights in the form of a cell (experiment): `InitialWeights` (untrained) or `FileWeights`. Weights that
-        depend on the seed have another form: a `SeededFile`, or this table for weights from a training."""
+        """Weights in the form for a cell (an experiment): `InitialWeights` (untrained), or `FileWeights` for a file.
+        Two forms depend on the cell's seed and are resolved later: a `SeededFile` (a file per seed), and this table for
+        weights from a training."""
         return self if self.train is not None else self.file or InitialWeights()
 
 

@@ -16,7 +16,7 @@ class FedCnn(Model):
     takes = ("image",)
     work = 1.7
 
-    activation: Activation = parameter("relu", "after each convolution", source="A's code")
+    activation: Activation = parameter("relu", "after each convolution", source="Fed-αCDP's code")
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         channels, height, width = shape
@@ -40,11 +40,11 @@ class Cnn(Model):
     """Convolutional net with two padded 3×3 convolutions (32 and 64 channels) with pooling, a hidden linear layer and a
     linear classifier."""
 
-    reference = "papers C and D (two-layer CNN); sizes ours, 512 hidden units from D"
+    reference = "LDP-FL and NISS (two-layer CNN); sizes ours, 512 hidden units from NISS"
     takes = ("image",)
     work = 24.0
 
-    hidden: int = parameter(512, "units of the linear layer", source="D; C: 128 (ours)", low=1)
+    hidden: int = parameter(512, "units of the linear layer", source="NISS; LDP-FL gives no size", low=1)
     activation: Activation = parameter("relu", "after each layer", source="ours")
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:

@@ -16,7 +16,7 @@ class Mlp(Model):
     reference = "NISS (MLP 200-200); Fed-αCDP's tabular sets have two hidden layers (sizes ours)"
     takes = ("image", "table")
 
-    hidden: tuple[int, ...] = parameter((200, 200), "units of each hidden layer", source="D")
+    hidden: tuple[int, ...] = parameter((200, 200), "units of each hidden layer", source="NISS")
     activation: Activation = parameter("sigmoid", "after each hidden layer", source="ours")
 
     def __post_init__(self) -> None:

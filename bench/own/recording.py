@@ -64,7 +64,8 @@ class Step:
     length: float = 0.0
     """Euclidean length of the gradient after the backward pass."""
     shortened: float = 1.0
-    """The gradient that the step used, divided by the gradient after the backward pass; 0: in another direction."""
+    """Length of the gradient that the step used, divided by the length of the gradient after the backward pass: 1 for
+    an unchanged gradient, less after clipping. 0: the two gradients have different directions."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -13,11 +13,12 @@ _LEARNED = {name for metric in LEARNED for name in (metric.name, f"{metric.name}
 
 
 def differences(old: Record, new: Record, tolerance: float = 0.0) -> list[str]:
-    """Return the differences between two records of the same cell (experiment), `old` and `new`, each as a line
-    `field: old → new`.
+    """Return the differences between two records of the same cell (experiment), `old` and `new`, each as a line `field:
+    old → new`.
 
-    Cell, status, reason and result are compared; provenance, cost and environment are not. Nor is a learned metric that
-    one machine lacks. Numbers are equal if they differ by at most `tolerance`, relative or absolute."""
+    Cell, status, reason and result are compared; provenance, cost and environment are not. A learned metric is not
+    compared if one of the machines lacked the metric. Numbers are equal if they differ by at most `tolerance`, relative
+    or absolute."""
     fields_of = [
         ("cell", old.cell.canonical(), new.cell.canonical()),
         ("status", old.status, new.status),

@@ -100,7 +100,8 @@ class ExampleScore(_Strict):
     token_recall: Annotated[float | None, _UNLESS_NONE] = None
     """Share of a text's tokens that the reconstruction holds, in any place, counted as often as they occur, 0 to 1."""
     token_precision: Annotated[float | None, _UNLESS_NONE] = None
-    """Share of the reconstruction's tokens that the true text holds, in any place, counted likewise, 0 to 1."""
+    """Share of the reconstruction's tokens that the true text holds, in any place, counted as often as they occur, 0 to
+    1."""
     rouge_1: Annotated[float | None, _UNLESS_NONE] = None
     """Harmonic mean of token recall and precision (texts), 0 to 1."""
     rouge_2: Annotated[float | None, _UNLESS_NONE] = None

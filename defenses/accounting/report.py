@@ -58,10 +58,11 @@ def figures(
 
 
 def paper_epsilon(mechanism: Mechanism, sampling: Sampling, delta: float = DELTA) -> float:
-    """Return ε of the released models at δ = `delta` as the paper Fed-αCDP computes it, by the moments accountant.
+    """Return ε of the released models at δ = `delta` as the paper Fed-αCDP computes it, by the moments accountant. For
+    the protected unit `client`, the paper counts the last round twice, and so does this function.
 
     - `mechanism`: the defense's noise; its `sigmas` count as noise deviation over sensitivity.
-    - `sampling`: sampling rate and number of steps. For clients the last step counts twice, as in the paper."""
+    - `sampling`: sampling rate and number of steps."""
     counts = _steps(mechanism, sampling, 1.0)
     if mechanism.unit == "client":
         last = list(counts)[-1]

@@ -50,8 +50,8 @@ class Column:
     show: Callable[[Any], str] = str
     """Function that formats a value for readers. A value of None is shown as a dash."""
     words: Callable[[Line], str] | None = None
-    """Function from a `Line` to the text for readers, used in place of `show` if the text needs the short names; None
-    uses `show`."""
+    """Function from a `Line` (a board row with the short names of its defense and attacks) to the text for readers, in
+    place of `show`, for texts with these names. None uses `show`."""
     forms: tuple[Literal["csv", "markdown", "page"], ...] = ("csv", "markdown", "page")
     """Output forms that have this column."""
     terminal: tuple[str, str] | None = None
