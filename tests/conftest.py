@@ -2,17 +2,19 @@
 
 import gc
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
+    # Without bytecode, this process and a hundred processes that tests start would each compile torch, in four seconds.
+    bytecode = Path(__file__).resolve().parents[1] / ".pytest_cache" / "bytecode"
+    os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = str(bytecode)
+    sys.dont_write_bytecode = False
 
 import numpy as np
 import pytest
 from tests import runs
-
-if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
-    # Tests start some hundred processes; each would compile torch again, in four seconds.
-    os.environ["PYTHONPYCACHEPREFIX"] = str(Path(__file__).resolve().parents[1] / ".pytest_cache" / "bytecode")
-
 
 gc.disable()  # until all is imported: what a collection finds in modules is not garbage
 

@@ -100,17 +100,22 @@ def staged(defense: Defense, setting: Federated, weights: Mapping[str, Tensor]) 
     return stages(defense, replace(setting_of(setting), public=public()), shapes)
 
 
-def choices() -> list[tuple[str, Defense]]:
-    """Every registered defense with each choice of each of its parameters; the clip bounds bite."""
-    found: dict[str, tuple[str, Defense]] = {}
+def choices() -> list[tuple[str, Defense, bool]]:
+    """Every registered defense with each choice of each of its parameters, and whether two parameters differ from their
+    defaults; the clip bounds bite."""
+    found: dict[str, tuple[str, Defense, bool]] = {}
     for name in sorted(registry.names("defenses")):
         small = {"clip": 0.05} if name in ("fed-cdp", "fed-alpha-cdp", "fed-sdp", "quantile") else {}
-        default = registry.instance("defenses", name, small)
-        found |= {repr(each): (name, each) for first in variants(default) for each in variants(first)}
+        single = {repr(each): each for each in variants(registry.instance("defenses", name, small))}
+        every = single | {repr(each): each for first in single.values() for each in variants(first)}
+        found |= {key: (name, each, key not in single) for key, each in every.items()}
     return list(found.values())
 
 
-@pytest.mark.parametrize(("name", "defense"), choices(), ids=lambda value: value if isinstance(value, str) else "")
+@pytest.mark.parametrize(
+    ("name", "defense"),
+    [pytest.param(name, each, marks=[pytest.mark.slow] * pair, id=name) for name, each, pair in choices()],
+)
 @pytest.mark.parametrize("steps", [1, 3])
 def test_the_fast_round_is_the_pipelines(
     name: str, defense: Defense, steps: int, monkeypatch: pytest.MonkeyPatch
@@ -174,7 +179,7 @@ def test_noise_on_the_mean_has_the_variance_of_noise_on_each_example(name: str, 
 
 def transforms() -> list[Transform]:
     setting = setting_of(federated(1))
-    items = [item for _, defense in choices() for item in _accepted(defense, setting)]
+    items = [item for _, defense, _ in choices() for item in _accepted(defense, setting)]
     return list({repr(item): item for item in items}.values())
 
 

@@ -55,7 +55,7 @@ def knowing(name: str) -> list[Any]:
     """What the attack may know; the adaptive ones are slow, but for who is nothing else, and so are cpl's kin."""
     attack: type[Attack] = registry.load("attacks", name)
     marked = {"adaptive": [pytest.mark.slow]} if "plain" in attack.knowledge else {}
-    if name in ("dlg", "idlg"):
+    if name in ("dlg", "idlg", "gradinv"):
         marked["plain"] = [pytest.mark.slow]
     return [pytest.param(name, knows, marks=marked.get(knows, [])) for knows in attack.knowledge]
 
@@ -87,7 +87,11 @@ def test_together_as_alone(tmp_path: Path, attack: str, knowledge: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "defense", [pytest.param(name, marks=[pytest.mark.slow] * (name in LATER)) for name in registry.names("defenses")]
+    "defense",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (name in {*LATER, "risk-balanced"}))
+        for name in registry.names("defenses")
+    ],
 )
 def test_readings_taken_in_pieces_equal_readings_taken_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, defense: str

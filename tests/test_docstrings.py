@@ -7,6 +7,7 @@ from functools import cache, cached_property
 from pathlib import Path
 
 import pytest
+from tests.trees import parsed
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ("bench", "attacks", "defenses", "datasets", "leaderboard")
@@ -18,8 +19,8 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 class Package:
     """The syntax trees of the modules below some folders."""
 
-    def __init__(self, sources: dict[str, str]) -> None:
-        self.trees = {name: ast.parse(source) for name, source in sources.items()}
+    def __init__(self, trees: dict[str, ast.Module]) -> None:
+        self.trees = trees
 
     @cached_property
     def classes(self) -> dict[str, ast.ClassDef]:
@@ -174,17 +175,17 @@ def shift(x, by: Point, seed) -> Point | None:
 )
 def test_a_rule_finds_a_planted_gap(rule, found) -> None:
     plain = PLANTED.replace("class Point:", 'class Point:\n    """A place."""')
-    assert rule(Package({"p": plain})) == found
+    assert rule(Package({"p": ast.parse(plain)})) == found
     mended = plain.replace("y: float", 'y: float\n    """The second."""').replace(
         "Move a point", "Move a point by `x`, None if outside; raises Leak"
     )
-    assert rule(Package({"p": mended})) == []
+    assert rule(Package({"p": ast.parse(mended)})) == []
 
 
 @cache
 def package() -> Package:
     files = sorted(file for place in PACKAGE for file in (ROOT / place).rglob("*.py"))
-    return Package({str(file.relative_to(ROOT)): file.read_text("utf-8") for file in files})
+    return Package({str(file.relative_to(ROOT)): parsed(file) for file in files})
 
 
 @pytest.mark.parametrize("rule", RULES)

@@ -20,7 +20,7 @@ from bench.errors import BenchError
 from bench.own import files as reading_files
 from bench.record.npz import read_npz
 
-EXECUTIONS = 150
+EXECUTIONS, MORE = 50, 1000
 
 
 @pytest.mark.parametrize("name", fuzzing.KINDS)
@@ -42,6 +42,15 @@ def test_a_mutated_file_is_read_or_refused_in_words(name: str, tmp_path: Path, d
     kind = fuzzing.KINDS[name]
     said = fuzzing.attempt(kind, fuzzing.mutated(kind.valid(), random.Random(draw)), tmp_path)
     assert all(line.isprintable() for line in said.splitlines())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", fuzzing.KINDS)
+def test_more_mutated_files_are_read_or_refused_in_words(name: str, tmp_path: Path) -> None:
+    kind = fuzzing.KINDS[name]
+    for number in range(MORE):
+        said = fuzzing.attempt(kind, fuzzing.mutated(kind.valid(), random.Random(number)), tmp_path)
+        assert all(line.isprintable() for line in said.splitlines()), number
 
 
 def test_the_fuzzer_would_find_a_reader_that_falls(tmp_path: Path) -> None:

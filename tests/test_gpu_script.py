@@ -125,6 +125,7 @@ def test_tables_are_written_between_the_marks(tmp_path: Path) -> None:
         gpu.written("nothing", text)
 
 
+@pytest.mark.slow
 def test_it_needs_little(tmp_path: Path) -> None:
     """Torch and few packages; without a GPU it says so in a line."""
     block = f"import sys; sys.modules.update(dict.fromkeys({ABSENT!r})); sys.argv = ['gpu.py'];"

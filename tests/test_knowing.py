@@ -44,8 +44,6 @@ VICTIMS, SLACK = 32, 0.05
 FAST = [
     ("gradinv", "gaussian-strong", "type-1", 1),
     ("cpl", "prune-example", "type-1", 3),
-    ("cpl", "fed-alpha-cdp", "type-2", 1),
-    ("cpl", "fed-alpha-cdp", "type-1", 3),
     ("cpl", "fed-sdp", "aggregate", 1),
 ]
 

@@ -11,6 +11,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
+from tests.trees import parsed
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
@@ -130,7 +131,7 @@ def sources() -> Trees:
         for path in sorted((ROOT / folder).rglob("*.py")):
             parts = path.relative_to(ROOT / folder).with_suffix("").parts
             name = ".".join((package, *parts)).removesuffix(".__init__")
-            trees[name] = ast.parse(path.read_text("utf-8"), str(path))
+            trees[name] = parsed(path)
     return trees
 
 
@@ -139,9 +140,7 @@ def makers() -> Trees:
     """The makers of the documents, which build on the wheel; `docs/recipes` are texts for users."""
     docs = ROOT / "docs"
     return {
-        path.relative_to(docs).with_suffix("").as_posix().replace("/", ".").removesuffix(".__init__"): ast.parse(
-            path.read_text("utf-8"), str(path)
-        )
+        path.relative_to(docs).with_suffix("").as_posix().replace("/", ".").removesuffix(".__init__"): parsed(path)
         for path in [*docs.glob("*.py"), *(docs / "_make").glob("*.py")]
     }
 

@@ -31,6 +31,7 @@ from bench.trip import Candidates, Description, Outcomes, Reading
 
 CANDIDATES = 40
 FEW_VALUES = ("qsgd", "random-prune", "terngrad")  # defenses whose clients send one of a few values per coordinate
+ALIKE = ("dp-sgd", "fed-alpha-cdp", "fed-split", "laplace")  # as fed-cdp, fed-sdp and gaussian
 KNOWN = Grants(labels=True, gallery=CANDIDATES, mates=True)
 
 
@@ -64,7 +65,7 @@ def random_defenses() -> list[str]:
 
 @pytest.mark.parametrize("where", ["type-1", "aggregate"])
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LATER)) for name in random_defenses()]
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in {*LATER, *ALIKE})) for name in random_defenses()]
 )
 def test_known_examples_are_simulated_as_the_whole_batch_is(tmp_path: Path, name: str, where: str) -> None:
     """For each registered defense with a description: `with_mates` gives what `simulate` gives for the whole batch."""

@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from tests.trees import parsed
 
 from bench.health import versions
 from bench.scoring import st_lpips_metric
@@ -81,7 +82,7 @@ def imported() -> set[str]:
     modules = set()
     for folder in set(FOLDERS.values()):
         for path in (ROOT / folder).rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            for node in ast.walk(parsed(path)):
                 if isinstance(node, ast.Import):
                     modules |= {alias.name.partition(".")[0] for alias in node.names}
                 elif isinstance(node, ast.ImportFrom) and node.module:

@@ -45,7 +45,7 @@ def recorded(*, poisson: bool, ghost: bool = False, sigma: float = 0.5, undeclar
     return sent
 
 
-@pytest.mark.parametrize("ghost", [False, True])
+@pytest.mark.parametrize("ghost", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_poisson_steps_are_explained_by_clip_and_noise(ghost: bool) -> None:
     sent = recorded(poisson=True, ghost=ghost)
     x, y = sent.truth

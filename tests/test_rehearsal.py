@@ -163,7 +163,9 @@ def test_every_defense_in_a_training(tmp_path: Path, defense: str) -> None:
 @pytest.mark.parametrize(
     ("attack", "changes"),
     [
-        ("map", {"federated": FEDERATED.model_copy(update={"batch": 3}), "chunk": 1}),
+        pytest.param(
+            "map", {"federated": FEDERATED.model_copy(update={"batch": 3}), "chunk": 1}, marks=pytest.mark.slow
+        ),
         ("gallery", {"grants": Grants(gallery=20), "knowledge": "adaptive"}),
     ],
 )
@@ -197,12 +199,9 @@ def test_other_ways(tmp_path: Path, attack: str | Entry, changes: dict[str, Any]
     assert record.status == "done", record.reason
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("defense", "params"),
-    [
-        ("adaclip", {"at": "example"}),
-        pytest.param("quantile", {"at": "example", "correction": "none"}, marks=pytest.mark.slow),
-    ],
+    ("defense", "params"), [("adaclip", {"at": "example"}), ("quantile", {"at": "example", "correction": "none"})]
 )
 def test_a_defense_with_memory_is_replayed_where_its_training_ran(
     tmp_path: Path, defense: str, params: dict[str, Any]

@@ -155,6 +155,7 @@ def test_the_contract_of_descriptions_holds(kind: str) -> None:
     description(Silent(kind=kind))
 
 
+@pytest.mark.slow
 def test_registered_defenses_keep_their_descriptions(monkeypatch: pytest.MonkeyPatch) -> None:
     """At each point, bit for bit as without rules."""
     seen = 0

@@ -246,7 +246,9 @@ def test_restarts_stay_inside_the_budget(solver: Solver[Any], evaluations: int, 
     assert sorted(problem.starts) == [(row, n) for row in range(3) for n in range(int(solution.restarts[row]) + 1)]
 
 
-@pytest.mark.parametrize(("rate", "least", "most"), [(0.3, 20, 60), (0.05, 135, 250), (0.02, 1000, 2000)])
+@pytest.mark.parametrize(
+    ("rate", "least", "most"), [(0.3, 20, 60), (0.05, 135, 250), pytest.param(0.02, 1000, 2000, marks=pytest.mark.slow)]
+)
 def test_a_run_ends_once_its_points_are_precise(rate: float, least: int, most: int) -> None:
     """Gradient descent, whose error falls by 1 - rate per evaluation: to 1e-3 after 20, 135, 342. A slow run goes on
     until its points stand still."""

@@ -134,9 +134,15 @@ def with_jacobian(activation: str) -> tuple[Local, Tensor]:
     return local, feature_sensitivity(local, "")
 
 
-@pytest.mark.parametrize("activation", ["sigmoid", "relu"])
-@pytest.mark.parametrize("own", [False, True], ids=["one set of weights", "own weights"])
-@pytest.mark.parametrize("share", [0.02, 0.6, 0.99])
+@pytest.mark.parametrize(
+    ("activation", "own", "share"),
+    [
+        pytest.param(activation, own, share, marks=[pytest.mark.slow] * (activation == "relu"))
+        for activation in ("sigmoid", "relu")
+        for own in (False, True)
+        for share in (0.02, 0.6, 0.99)
+    ],
+)
 def test_a_screened_search_prunes_the_columns_of_the_whole_jacobian(activation: str, own: bool, share: float) -> None:
     local, whole = with_jacobian(activation)
     if own:

@@ -347,7 +347,7 @@ def test_wrong_options_of_local_steps_are_a_line(options: dict[str, Any], line: 
         api.SGD(lr=0.1, steps=3, **options)
 
 
-@pytest.mark.parametrize("rounds", [1, 2, 3])
+@pytest.mark.parametrize("rounds", [1, pytest.param(2, marks=pytest.mark.slow), 3])
 def test_a_servers_momentum_is_removed_from_global_weights(rounds: int) -> None:
     """FedAvgM by hand: a server with a single client, whose momentum starts empty."""
     model, velocity = small().double(), dict[str, Tensor]()

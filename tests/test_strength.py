@@ -133,7 +133,7 @@ def test_a_defense_that_is_weaker_in_its_training_is_found_out(
     assert not any(row.pareto for row in found)
 
 
-FAST = {"prune", "fed-cdp", "fed-split", "niss"}
+FAST = {"prune", "fed-cdp", "niss"}
 EACH = [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in registry.names("defenses")]
 
 

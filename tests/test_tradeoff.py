@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 from _make.tradeoff import area, capability
 from click.testing import CliRunner
+from tests.command import in_this_process
 
 from bench.calibration.cost import expected
 from bench.calibration.curve import Counts
 from bench.calibration.measure import Federation
 from bench.calibration.result import levels_met
 from bench.calibration.score import SCORED
+from bench.cli import calibrating
 from bench.cli.main import cli
 from bench.errors import BenchError, RecordError
 from bench.leaderboard.forms import frontier
@@ -360,8 +362,11 @@ def test_calibrate_measures_reconstructed_examples(tmp_path: Path) -> None:
     assert gaussian.curve and sign.at_levels[0].share == 1.0, "named examples are measured too"
 
 
-def test_calibrate_measures_trains_and_goes_on_where_it_stopped(tmp_path: Path) -> None:
+def test_calibrate_measures_trains_and_goes_on_where_it_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The whole path on digits: a leaking point family, a family with a strength, and a second call without cells."""
+    in_this_process(monkeypatch, calibrating)
     (tmp_path / "tiny.toml").write_text(MATRIX)
     out = tmp_path / "run"
     arguments = ["calibrate", "--matrix", str(tmp_path / "tiny.toml"), "--out", str(out), "--jobs", "1"]

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.trees import parsed
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ("bench", "attacks", "defenses", "datasets", "leaderboard")
@@ -27,7 +28,7 @@ def sources(*places: str) -> list[Path]:
 def docstrings(files: Iterable[Path]) -> Iterator[str]:
     """Docstrings of modules, classes and functions, and the strings under fields."""
     for file in files:
-        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+        for node in ast.walk(parsed(file)):
             if (
                 isinstance(node, ast.Expr)
                 and isinstance(node.value, ast.Constant)
