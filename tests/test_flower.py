@@ -131,10 +131,8 @@ def test_faults_of_an_app_are_lines(tmp_path: Path) -> None:
 
 
 def test_the_command_reports_the_app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from bench.assess import run as assessing
-
-    monkeypatch.setattr(assessing, "_MOST", 40)
-    monkeypatch.setattr(assessing, "_PROBE", (1, 2))
+    monkeypatch.setattr("bench.assess.plans._MOST", 40)
+    monkeypatch.setattr("bench.assess.plans._PROBE", (1, 0.0))
     monkeypatch.setattr("bench.assess.remedies._LEAST", 1)
     monkeypatch.setattr("bench.assess.remedies.TRIALS", 1)
     chosen = LOCAL.format(clip=1.0, sensitivity=1e-4, epsilon=10.0) + PLAIN
@@ -179,7 +177,10 @@ def test_flowers_clip_and_noise_are_the_fed_sdp(tmp_path: Path) -> None:
     """Equal updates without noise, an equal noise law, and an equal verdict on the same victims."""
     federated = Federated(algorithm="fedavg", clients=10, per_round=1, steps=2, batch=2, rate=1.0, client_examples=4)
     clipped = {"at": "client", "clip": 0.5, "noise": "each"}
-    quiet = foreign.own(cells.entry("defenses", "fed-sdp", **clipped, sigma=0.0), tmp_path, federated=federated)
+    still = cells.entry("defenses", "fed-sdp", **clipped, sigma=0.0)
+    quiet = foreign.own(
+        still, tmp_path, federated=federated, evaluations=15
+    )  # later, rounding sends a search elsewhere
     plain = foreign.own(cells.NONE, tmp_path, federated=federated)
     assert foreign.distance(quiet.reading, plain.reading) > 0.1  # the clip acts
     fixed = (

@@ -1,10 +1,13 @@
 """Promise: a search space whitens public examples, and its energy is their -log density."""
 
+import copy
 from dataclasses import replace
 from typing import cast
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch.func import functional_call, grad, vmap
 
 from bench import api
 from bench.attacks.search.curvature import _probes, equal_curvature
@@ -188,13 +191,53 @@ def test_curvature_is_alike_in_every_direction() -> None:
     assert torch.allclose(energy, space.with_energy(space.variables(inputs))[1], rtol=1e-6)
 
 
+class Functional(torch.nn.Module):
+    """The same net as a sequence of modules, with ReLU as a function."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.first, self.last, self.way = torch.nn.Linear(6, 8), torch.nn.Linear(8, 3), way
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        z = self.first(x.flatten(1))
+        by = {"F": F.relu, "torch": torch.relu, "method": torch.Tensor.relu, "in place": F.relu_}
+        return self.last(by[self.way](z))
+
+
 def test_softened_relus_near_the_kink_alone() -> None:
     model = torch.nn.Sequential(torch.nn.Sequential(torch.nn.ReLU()), torch.nn.Identity())
     soft = softened(model, 50.0)
     x = torch.linspace(-2, 2, 401, dtype=torch.float64)
     assert float((soft(x) - x.relu()).abs().max()) <= 0.6932 / 50 + 1e-9
     assert torch.equal(model(x), x.relu())
-    assert has_relu(model) and not has_relu(soft)
+    assert has_relu(model, x) and not has_relu(soft, x)
+    assert not has_relu(torch.nn.Sequential(torch.nn.Sigmoid()), x)
+
+
+@pytest.mark.parametrize("way", ["F", "torch", "method", "in place"])
+def test_a_relu_as_a_function_is_softened_too(way: str) -> None:
+    """Outputs, gradients and second derivatives are those of the modules."""
+    torch.manual_seed(0)
+    net, x = Functional(way), torch.rand(4, 6)
+    modules = torch.nn.Sequential(torch.nn.Flatten(), net.first, torch.nn.ReLU(), net.last)
+    assert has_relu(net, x)
+    soft, other = copy.deepcopy(softened(net, 5.0)), softened(modules, 5.0)
+    assert not has_relu(soft, x) and list(dict(soft.named_parameters())) == list(dict(net.named_parameters()))
+    own = {name: value.detach() for name, value in net.named_parameters()}
+
+    def loss(weights: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+        return functional_call(soft, weights, (x[None],)).logsumexp(1).sum()
+
+    def mixed(x: torch.Tensor) -> torch.Tensor:
+        return torch.stack([g.square().sum() for g in vmap(grad(loss), (None, 0))(own, x).values()]).sum()
+
+    y = x.clone().requires_grad_()
+    weights = [*other.parameters()]
+    single = [torch.autograd.grad(other(row[None]).logsumexp(1).sum(), weights, create_graph=True) for row in y]
+    (expected,) = torch.autograd.grad(sum(g.square().sum() for gs in single for g in gs), y)
+    torch.testing.assert_close(grad(mixed)(x), expected)
+    torch.testing.assert_close(soft(x), other(x))
+    assert torch.equal(net(x), modules(x))
 
 
 def test_spectra_over_tiles_are_orthonormal() -> None:

@@ -147,7 +147,7 @@ def curved_seconds(reading: Reading, key: Key) -> tuple[float, float]:
     described = reading.description
     noisy = NoiseModel.of(reading, len(observations(reading))).variance > 0
     if (
-        has_relu(reading.model)
+        _has_relu(reading)
         or not _worth_curving(reading, _LEAST_CURVED)
         or (noisy and not (described and described.hard))
     ):
@@ -165,7 +165,7 @@ def curved_seconds(reading: Reading, key: Key) -> tuple[float, float]:
 
 
 def _starts_worth(reading: Reading, evaluations: int, starts: int) -> int:
-    if not has_relu(reading.model):
+    if not _has_relu(reading):
         return starts
     return max(1, min(starts, evaluations // (_SOFT_STAGE * len(_SHARPNESS))))
 
@@ -174,7 +174,7 @@ def _ways(
     reading: Reading, space: Gaussian, variance: float, evaluations: int, key: Key, *, bound: bool
 ) -> tuple[tuple[Stage, ...], ...]:
     model = reading.model
-    if has_relu(model):
+    if _has_relu(reading):
         return (tuple(_softened_stages(model, space, by_angle=variance == 0)),)
     if variance > 0:  # for a bound, the first stage's residual sets the second stage's weight
         first = (Stage(model=model, space=space, until=0.3),) if bound else ()
@@ -193,10 +193,15 @@ def _ways(
 def _annealed(
     reading: Reading, mismatch: Mismatch, space: Gaussian, evaluations: int, key: Key
 ) -> tuple[Stage, ...] | None:
-    if has_relu(reading.model) or reading.description is None or not reading.description.hard:
+    if _has_relu(reading) or reading.description is None or not reading.description.hard:
         return None
     later = equal_curvature(space, reading, key) if _worth_curving(reading, evaluations) else space
     return annealed(reading, mismatch, space, later, evaluations, key)
+
+
+def _has_relu(reading: Reading) -> bool:
+    like = next(reading.model.parameters())
+    return has_relu(reading.model, reading.public_mean[None].to(like))
 
 
 def _worth_curving(reading: Reading, evaluations: int) -> bool:
