@@ -6,6 +6,7 @@ from typing import Any
 
 from bench.answer.context import Memory, RunContext
 from bench.answer.run import run
+from bench.answer.setup import Setup, load_data, prepare, source_of
 from bench.cell import AnyCell, AttackCell, DataRef, Entry, Federated, Grants, TrainingCell
 from bench.matrix.expand import expand
 from bench.matrix.read import read
@@ -57,6 +58,11 @@ def attack(weights: Any = None, **changed: Any) -> AttackCell:
         "readings": 2,
     }
     return AttackCell(**(fields | ({"weights": weights} if weights else {}) | changed))
+
+
+def prepared(cell: AttackCell, context: RunContext, memory: Memory) -> Setup:
+    """The values for a cell's round, from the data set in the memory."""
+    return prepare(cell, source_of(cell, load_data(cell, context, memory), context.run), context)
 
 
 def mixed_cell(where: str = "type-2", batch: int = 3, **changes: Any) -> AttackCell:

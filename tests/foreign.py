@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from bench import api
 from bench.answer.context import RunContext
 from bench.answer.readings import take_reading
-from bench.answer.setup import prepare
 from bench.answer.truth import truth_from
 from bench.answer.victims import batches_of
 from bench.cell import AttackCell, Entry, Grants
@@ -66,7 +65,7 @@ def own(defense: Entry, folder: Path, **changed: Any) -> Own:
         "grants": Grants(labels=True),
     }
     cell = cells.attack(**(fields | changed))
-    setup = prepare(cell, RunContext(run=folder), cells.MEMORY)
+    setup = cells.prepared(cell, RunContext(run=folder), cells.MEMORY)
     drawn = truth_from(cell, setup.source)
     reading = take_reading(cell, setup, drawn, batches_of(cell, setup, drawn.victims, drawn.point))
     model = copy.deepcopy(setup.model)

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from tests.cells import prepared
 from tests.command import fault, in_this_process, output
 from tests.records import attack_cell, attack_record, printed, readings_of, unfinished
 
 from bench.answer.context import Memory, RunContext
-from bench.answer.setup import prepare
 from bench.answer.truth import truth_from
 from bench.cell import AttackCell, DataRef, Federated
 from bench.cli import leaderboard
@@ -316,7 +316,7 @@ def test_a_second_draw_changes_the_victims_and_nothing_else(tmp_path: Path, poin
         readings=4,
     )
     cells = [first, *(first.model_copy(update={"victims": key}) for key in ("7-a", "8-a", "7-a"))]
-    setups = [prepare(cell, RunContext(run=tmp_path), Memory()) for cell in cells]
+    setups = [prepared(cell, RunContext(run=tmp_path), Memory()) for cell in cells]
     truths = [truth_from(cell, setup.source) for cell, setup in zip(cells, setups, strict=True)]
     assert len({cell.id for cell in cells}) == 3
     assert len({truth.victims.clients for truth in truths}) == 3

@@ -4,14 +4,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.cells import answer, named_cells
+from tests.cells import answer, named_cells, prepared
 from torch.distributions import Normal
 
 from bench.answer.attack import attack
 from bench.answer.context import Memory, RunContext
 from bench.answer.decoder import decoder_places, has_likelihood
 from bench.answer.readings import take_reading
-from bench.answer.setup import prepare
 from bench.answer.truth import truth_from
 from bench.answer.victims import batches_of
 from bench.contracts.trials import context_of, trial_of
@@ -53,7 +52,7 @@ def test_a_batch_s_decoder_is_every_candidate_tried(tmp_path: Path, labels: bool
     cell = named_cells(
         tmp_path, defense='{ name = "gaussian", at = "client", variance = 1e-2 }', batch=3, labels=labels
     )[-1]
-    setup = prepare(cell, RunContext(run=tmp_path), Memory())
+    setup = prepared(cell, RunContext(run=tmp_path), Memory())
     drawn = truth_from(cell, setup.source)
     truth, gallery = drawn.examples, drawn.gallery
     assert gallery is not None
@@ -114,7 +113,7 @@ def test_nobody_names_more_of_a_batch_than_its_decoder(tmp_path: Path) -> None:
 
 def test_without_a_description_nobody_has_a_likelihood(tmp_path: Path) -> None:
     cell = named_cells(tmp_path, batch=3)[0]
-    setup = prepare(cell, RunContext(run=tmp_path), Memory())
+    setup = prepared(cell, RunContext(run=tmp_path), Memory())
     drawn = truth_from(cell, setup.source)
     reading = take_reading(cell, setup, drawn, batches_of(cell, setup, drawn.victims, drawn.point))
     assert not has_likelihood(reading)

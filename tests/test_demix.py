@@ -5,12 +5,11 @@ from typing import Any
 
 import pytest
 import torch
-from tests.cells import MEMORY, mixed_cell
+from tests.cells import MEMORY, mixed_cell, prepared
 
 from bench.answer.context import Memory, RunContext
 from bench.answer.readings import take_reading
 from bench.answer.run import run
-from bench.answer.setup import prepare
 from bench.answer.truth import truth_from
 from bench.answer.victims import batches_of, trained_at, truth_at
 from bench.attacks.objective.mismatch import observations
@@ -33,7 +32,7 @@ def batch_of(**changes: Any) -> AttackCell:
 
 def read(cell: AttackCell, tmp_path: Path) -> tuple[Reading, Victims, Any]:
     """The reading, its victims, and what was trained on."""
-    setup = prepare(cell, RunContext(run=tmp_path), MEMORY)
+    setup = prepared(cell, RunContext(run=tmp_path), MEMORY)
     drawn = truth_from(cell, setup.source)
     reading = take_reading(cell, setup, drawn, batches_of(cell, setup, drawn.victims, drawn.point))
     return reading, drawn.victims, trained_at(cell, setup, drawn.victims, drawn.point)

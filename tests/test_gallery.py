@@ -4,14 +4,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.cells import GALLERY, named_cells
+from tests.cells import GALLERY, named_cells, prepared
 from tests.records import attack_cell, attack_record, example
 
 from bench.answer.attack import attack
 from bench.answer.context import Memory, RunContext
 from bench.answer.gallery import naming
 from bench.answer.readings import take_reading
-from bench.answer.setup import prepare
 from bench.answer.truth import truth_from
 from bench.answer.victims import batches_of
 from bench.attacks.gallery import LIST
@@ -91,7 +90,7 @@ def test_the_gallery_is_the_same_for_all_and_holds_the_truth_once(tmp_path: Path
     pruned = named_cells(tmp_path, batch=3, defense='"prune"')[0]
     galleries = []
     for cell in (plain, pruned):
-        drawn = truth_from(cell, prepare(cell, RunContext(run=tmp_path), Memory()).source)
+        drawn = truth_from(cell, prepared(cell, RunContext(run=tmp_path), Memory()).source)
         truth, gallery = drawn.examples, drawn.gallery
         assert gallery is not None and len(gallery.inputs) == len(gallery.labels) == GALLERY
         assert torch.equal(gallery.inputs[gallery.positions], truth.inputs)
@@ -111,7 +110,7 @@ def test_a_size_without_strangers_or_with_too_many_is_refused(tmp_path: Path, si
 def test_chance_is_what_blind_guesses_get(tmp_path: Path) -> None:
     """Guesses at random among the candidates of the granted labels, 4000 times over six readings of three."""
     cell = named_cells(tmp_path, batch=3, labels=True)[0]
-    setup = prepare(cell, RunContext(run=tmp_path), Memory())
+    setup = prepared(cell, RunContext(run=tmp_path), Memory())
     drawn = truth_from(cell, setup.source)
     truth, gallery = drawn.examples, drawn.gallery
     assert gallery is not None

@@ -8,12 +8,12 @@ from typing import cast
 import numpy as np
 import pytest
 import torch
-from tests.cells import LATER, attack, entry
+from tests.cells import LATER, attack, entry, prepared
 
 from bench.answer.attack import attack as run_attack
 from bench.answer.context import Memory, RunContext
 from bench.answer.readings import take_reading
-from bench.answer.setup import load_data, prepare
+from bench.answer.setup import load_data
 from bench.answer.truth import draw_truth, truth_from
 from bench.answer.victims import HALVES, batches_of
 from bench.attacks.candidates.single import likelihoods
@@ -50,7 +50,7 @@ def cell(**changes: object) -> AttackCell:
 def taken(which: AttackCell, run: Path) -> tuple[Reading, torch.Tensor, torch.Tensor]:
     """A reading with all its examples, the unknown first."""
     context, memory = RunContext(run=run), Memory()
-    setup = prepare(which, context, memory)
+    setup = prepared(which, context, memory)
     truth = truth_from(which, setup.source)
     reading = take_reading(which, setup, truth, batches_of(which, setup, truth.victims, truth.point))
     assert truth.mates is not None

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import beta, kstest
-from tests.cells import MEMORY, mixed_cell
+from tests.cells import MEMORY, mixed_cell, prepared
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -18,7 +18,6 @@ from bench.answer.context import Memory, RunContext
 from bench.answer.originals import EITHER, other_originals
 from bench.answer.readings import take_reading
 from bench.answer.run import run
-from bench.answer.setup import prepare
 from bench.answer.truth import truth_from
 from bench.answer.values import Attempt
 from bench.answer.victims import batches_of, trained_at, truth_at
@@ -252,7 +251,7 @@ def test_its_description_is_the_identity_and_never_a_likelihood() -> None:
 
 def of(cell: AttackCell, tmp: Path) -> Any:
     """The originals of a cell's readings, and what was trained on."""
-    setup = prepare(cell, RunContext(run=tmp), MEMORY)
+    setup = prepared(cell, RunContext(run=tmp), MEMORY)
     truth = truth_from(cell, setup.source)
     return SimpleNamespace(
         originals=(truth.examples, *other_originals(cell, truth)),
@@ -292,7 +291,7 @@ def planted(cell: AttackCell, guess: Tensor, tmp: Path, monkeypatch: pytest.Monk
     record = run(cell, RunContext(run=tmp), MEMORY)
     assert record.attack is not None, record.reason
     assert findings(record) == []
-    source = prepare(cell, RunContext(run=tmp), MEMORY).source
+    source = prepared(cell, RunContext(run=tmp), MEMORY).source
     (path,) = tmp.glob(f"arrays/{record.arrays}.npz")
     with np.load(path) as arrays:
         assert list(checked._findings(cell, record.attack, source.data, dict(arrays))) == []
@@ -380,7 +379,7 @@ def test_a_submission_that_is_scored_against_the_farther_original_is_found(
     result = planted(cell, torch.from_numpy(guess), tmp_path, monkeypatch)
     rows = [n for n, reading in enumerate(result.readings) if not reading.leaked]
     assert rows  # the mixture itself is no leak
-    source = prepare(cell, RunContext(run=tmp_path), MEMORY).source
+    source = prepared(cell, RunContext(run=tmp_path), MEMORY).source
     lie = {"truth": first, "reconstruction": guess}
     (line,) = checked._findings(cell, result, source.data, lie)
     assert line == f"reading {rows[0]}: it is scored against the farther of its mixed example's originals"
@@ -403,13 +402,13 @@ def test_who_knows_the_defense_finds_the_mixture_and_its_self_check_is_at_zero(w
 
 def test_a_black_box_attacker_mixes_a_candidate_with_a_public_example(tmp_path: Path) -> None:
     cell = mixed_cell(knowledge="black-box", attack=Entry(name="learned-inverter"), grants=Grants())
-    setup = prepare(cell, RunContext(run=tmp_path), MEMORY)
+    setup = prepared(cell, RunContext(run=tmp_path), MEMORY)
     truth = truth_from(cell, setup.source)
     reading = take_reading(cell, setup, truth, batches_of(cell, setup, truth.victims, truth.point))
     assert reading.simulator is not None
     x, y = reading.public_inputs[4:6, None], reading.public_labels[4:6, None]
     first, again, other = (reading.simulator(x, y, draw) for draw in (0, 0, 1))
-    alone = prepare(mixed_cell(defense=Entry(name="none")), RunContext(run=tmp_path), MEMORY)
+    alone = prepared(mixed_cell(defense=Entry(name="none")), RunContext(run=tmp_path), MEMORY)
     plain = run_round(
         alone.model,
         alone.weights,

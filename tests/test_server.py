@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.cells import MEMORY, RESOLVER, answer, attack, entry
+from tests.cells import MEMORY, RESOLVER, answer, attack, entry, prepared
 from torch import Tensor
 
 from bench.answer import company
@@ -14,7 +14,7 @@ from bench.answer.context import Memory, RunContext
 from bench.answer.crafted import choose, received, server_of
 from bench.answer.observation import draw_and_observe
 from bench.answer.run import run
-from bench.answer.setup import load_data, prepare
+from bench.answer.setup import load_data
 from bench.answer.truth import draw_truth
 from bench.attacks.base import Attack
 from bench.attacks.bins import Bins
@@ -47,7 +47,7 @@ def known(which: AttackCell, folder: Path) -> tuple[Server, Tensor]:
     """What the server knows, and the victims' examples."""
     context = RunContext(run=folder)
     truth = draw_truth(which, load_data(which, context, MEMORY), folder)
-    return server_of(which, prepare(which, context, MEMORY), truth), truth.victims.inputs.flatten(0, 3)
+    return server_of(which, prepared(which, context, MEMORY), truth), truth.victims.inputs.flatten(0, 3)
 
 
 def test_a_listener_is_no_part_of_an_id() -> None:
@@ -133,7 +133,7 @@ def test_faulty_weights_are_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_weights_arrive_in_the_dtype_of_the_model(tmp_path: Path) -> None:
-    setup = prepare(cell(), RunContext(run=tmp_path), MEMORY)
+    setup = prepared(cell(), RunContext(run=tmp_path), MEMORY)
     doubled = {name: value.double() for name, value in setup.weights.items()}
     after = received(cell(), setup, doubled)
     assert all(torch.equal(after.weights[name], value) for name, value in setup.weights.items())

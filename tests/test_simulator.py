@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.cells import prepared
 from torch import Tensor
 
 from bench import rng
@@ -13,7 +14,7 @@ from bench.answer.attack import attack
 from bench.answer.context import Memory, RunContext
 from bench.answer.readings import reading_hash, take_reading
 from bench.answer.run import run
-from bench.answer.setup import Setup, prepare
+from bench.answer.setup import Setup
 from bench.answer.truth import truth_from
 from bench.answer.victims import Truth, batches_of
 from bench.cell import AttackCell, DataRef, Entry, Federated, Grants
@@ -71,7 +72,7 @@ def cell_of(defense: str = "none", where: str = "type-2", **changes: Any) -> Att
 
 
 def taken(cell: AttackCell, tmp: Path) -> tuple[Setup, Reading, Truth]:
-    setup = prepare(cell, RunContext(run=tmp), MEMORY)
+    setup = prepared(cell, RunContext(run=tmp), MEMORY)
     truth = truth_from(cell, setup.source)
     batches = batches_of(cell, setup, truth.victims, truth.point)
     return setup, take_reading(cell, setup, truth, batches, MEMORY.simulations), truth.examples

@@ -12,7 +12,7 @@ from bench.answer.decoder import decoder_places, has_likelihood
 from bench.answer.explained import explained
 from bench.answer.readings import observe
 from bench.answer.reconstruct import attacker_of
-from bench.answer.setup import Setup, defense_of
+from bench.answer.setup import Setup
 from bench.answer.truth import CellTruth
 from bench.answer.values import Diagnosis, finite
 from bench.answer.victims import Truth, trained_at
@@ -64,7 +64,7 @@ def diagnose(
         cosine=tuple(finite(float(value)) for value in cosine),
         self_check=self_check(attacker, reading, trained, setup, cell.seed),
         conditions=conditions(cell, setup, truth.point, reading, undefended, decoded=places is not None),
-        privacy=privacy_at(cell, setup, truth.point, reading),
+        privacy=privacy_at(setup, truth.point, reading),
         places=places,
         reference_db=reference(reading, examples) if cell.reference and not setup.stages.has("input") else None,
     )
@@ -139,12 +139,11 @@ def conditions(
     )
 
 
-def privacy_at(cell: AttackCell, setup: Setup, point: Point, reading: Reading) -> Privacy:
-    """Return the ε that the defense guarantees for a reading (an observed update) at the interception `point`, or the
-    reason why no ε exists. `setup` holds the defense of `cell`. ε grows with the number of repeated observations in
-    `reading`."""
+def privacy_at(setup: Setup, point: Point, reading: Reading) -> Privacy:
+    """Return the ε that the defense in `setup` guarantees for a reading (an observed update) at the interception
+    `point`, or the reason why no ε exists. ε grows with the number of repeated observations in `reading`."""
     spent, absent = at_point(
-        defense_of(cell),
+        setup.defense,
         setup.setting,
         point,
         tensors=len(setup.weights),

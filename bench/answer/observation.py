@@ -23,13 +23,13 @@ def observe_cell(
     after the other), readings whose examples all leaked to earlier attacks are left out.
 
     - `context`: the run's folders, device and limits.
-    - `memory`: data sets and simulated readings that the worker keeps between cells.
+    - `memory`: simulated readings that the worker keeps between cells.
     - `crafted`: model weights that an attacking server (grant `server`) has already chosen, name → (*shape) for each
       choice. Empty: the attack chooses them now if granted.
 
     Raises `NotApplicable` for a cell that cannot run, or if the attack refuses the readings, and `PluginError` for
     wrong weights."""
-    setup = prepare(cell, context, memory)
+    setup = prepare(cell, truth.source, context)
     batches = batches_of(cell, setup, truth.victims, truth.point)
     sent, seen = attacked_rounds(cell, setup, truth, batches, crafted)
     if sent:
@@ -71,7 +71,7 @@ def known_to_server(cell: AttackCell, context: RunContext, memory: Memory, craft
     - `memory`: data sets that the worker keeps between cells.
     - `crafted`: the server's weights in the rounds before, name → (*shape) for each round."""
     truth = draw_truth(cell, load_data(cell, context, memory), context.run)
-    setup = prepare(cell, context, memory)
+    setup = prepare(cell, truth.source, context)
     batches = batches_of(cell, setup, truth.victims, truth.point)
     sent = [received(cell, setup, weights).weights for weights in crafted]
     seen = take_reading(cell, setup, truth, batches, None, sent) if sent else None

@@ -1,7 +1,6 @@
 """Prepare a cell's federated round: data set, model, weights, clients and the defense's stages."""
 
 import copy
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -58,6 +57,8 @@ class Setup:
     """Model weights, name → (*shape)."""
     clients: NDArray[np.int64]
     """(client, example): each client's examples, as positions in the training split."""
+    defense: Defense
+    """The defense, with its parameters."""
     setting: Setting
     """Federated setting, as shown to the defense."""
     stages: Stages
@@ -95,29 +96,36 @@ def source_of(cell: AttackCell, data: Data, run: Path) -> Source:
     return Source(data=data, clients=clients_of(cell, data), round=locate(run, cell.weights).round)
 
 
-def prepare(cell: AttackCell | TrainingCell, context: RunContext, memory: Memory) -> Setup:
-    """Return all values for the federated round of the cell (an experiment): data, model, weights and defense. For
-    weights from a checkpoint, the defense has its state at the checkpoint's round. `context` gives the run's folders,
-    and `memory` keeps loaded data sets between cells. Raises `NotApplicable` for a cell that cannot run, `DataError`
-    and `WeightsError` for missing or altered files."""
-    data = load_data(cell, context, memory)
+def prepare(cell: AttackCell, source: Source, context: RunContext) -> Setup:
+    """Return all values for the federated round of the attack cell (an experiment): data, model, weights and defense.
+    For weights from a checkpoint, the defense has its state at the checkpoint's round. `source` is the data set with
+    the clients' examples, from which the true examples are drawn, too; `context` gives the run's folders. Raises
+    `NotApplicable` for a cell that cannot run, and `WeightsError` for missing or altered files."""
+    data = source.data
     architecture: Model = registry.of("models", cell.model)
     model = architecture.build(data.shape, data.classes).eval()
-    clients = clients_of(cell, data)
-    if isinstance(cell, TrainingCell):
-        weights = architecture.initial(model, cell.seed)
-        return _setup(cell, data, model, weights, clients, rounds=cell.rounds)
     weights, about = _weights(cell, architecture, model, context.run)
     training = replay.training_of(context.run, cell)
     rounds = training.rounds if training else UNTRAINED_ROUNDS
     model = program(cell, model, data.shape)
-    setup = _setup(cell, data, model, program_weights(cell, model, weights), clients, rounds=rounds)
+    setup = _setup(cell, data, model, program_weights(cell, model, weights), source.clients, rounds=rounds)
     setup = replace(setup, **about, whole_round=_whole_round(cell, setup.stages, point(cell.point)))
     if training and setup.round and setup.stages.states:
         if inserts(cell):
             raise NotApplicable(f"{cell.defense.name} has no memory of layers that were not trained; take round 0")
         return replace(setup, stages=_replayed(cell, training, setup, architecture, context))
     return setup
+
+
+def prepare_training(cell: TrainingCell, context: RunContext, memory: Memory) -> Setup:
+    """Return all values for the first round of the training cell (an experiment): data, model, initial weights and
+    defense. `context` gives the run's folders, and `memory` keeps loaded data sets between cells. Raises
+    `NotApplicable` for a defense that refuses the setting, and `DataError` for missing or altered files."""
+    data = load_data(cell, context, memory)
+    architecture: Model = registry.of("models", cell.model)
+    model = architecture.build(data.shape, data.classes).eval()
+    weights = architecture.initial(model, cell.seed)
+    return _setup(cell, data, model, weights, clients_of(cell, data), rounds=cell.rounds)
 
 
 def data_is_kept(cell: AttackCell | TrainingCell, memory: Memory) -> bool:
@@ -131,12 +139,6 @@ def keep_data(cell: AttackCell | TrainingCell, memory: Memory, data: Data) -> No
     while memory.data and sum(kept.nbytes for kept in memory.data.values()) > KEPT_BYTES:
         del memory.data[next(iter(memory.data))]
     memory.data[cell.dataset.model_dump_json()] = data
-
-
-def defense_of(cell: AttackCell | TrainingCell) -> Defense:
-    """Return an instance of the defense that the cell (an experiment) names, with its parameters."""
-    defense: Defense = registry.of("defenses", cell.defense)
-    return defense
 
 
 def _setup(
@@ -164,22 +166,14 @@ def _setup(
         colluders=grants.colluders,
         dummies=grants.dummies,
     )
-    return Setup(
-        data=data,
-        model=model,
-        weights=weights,
-        clients=clients,
-        setting=setting,
-        stages=_stages(cell, setting, weights),
-    )
-
-
-def _stages(cell: AttackCell | TrainingCell, setting: Setting, weights: Mapping[str, Tensor]) -> Stages:
-    shapes = {name: tuple(value.shape) for name, value in weights.items()}
+    defense: Defense = registry.of("defenses", cell.defense)
     try:
-        return stages(defense_of(cell), setting, shapes)
+        staged = stages(defense, setting, {name: tuple(value.shape) for name, value in weights.items()})
     except ValueError as error:
         raise NotApplicable(f"{cell.defense.name}: {error}") from None
+    return Setup(
+        data=data, model=model, weights=weights, clients=clients, defense=defense, setting=setting, stages=staged
+    )
 
 
 def load_data(cell: AttackCell | TrainingCell, context: RunContext, memory: Memory) -> Data:

@@ -11,7 +11,7 @@ from bench import __version__
 from bench.answer.checks import privacy
 from bench.answer.context import Memory, RunContext, TrainingProgress
 from bench.answer.provenance import provenance
-from bench.answer.setup import defense_of, prepare
+from bench.answer.setup import prepare_training
 from bench.cell import TrainingCell
 from bench.defenses.accounting.mechanism import Mechanism
 from bench.device import repeatable
@@ -38,7 +38,7 @@ def train_cell(
 def _trained(
     cell: TrainingCell, context: RunContext, memory: Memory, on_progress: OnProgress
 ) -> tuple[TrainingResult, TrainingCost]:
-    setup, device = prepare(cell, context, memory), torch.device(context.device)
+    setup, device = prepare_training(cell, context, memory), torch.device(context.device)
     job = TrainingJob(
         cell=cell,
         data=setup.data,
@@ -48,9 +48,8 @@ def _trained(
         threads=context.threads,
         held=held(setup.data, device),
     )
-    defense = defense_of(cell)
     accounting = account(
-        defense,
+        setup.defense,
         setup.setting,
         tensors=len(setup.weights),
         coordinates=setup.coordinates,
@@ -92,7 +91,7 @@ def _trained(
         rounds=end.round,
         diverged=end.diverged,
         checkpoints=checkpoints,
-        privacy=privacy((), None, defense.no_epsilon) if accounting is None else _privacy(accounting, end),
+        privacy=privacy((), None, setup.defense.no_epsilon) if accounting is None else _privacy(accounting, end),
         bayesian=_bayesian(cell, job, end, accounting),
         private=setup.data.private,
         upload_bytes=sum(value.numel() * value.element_size() for value in setup.weights.values()),

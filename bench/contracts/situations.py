@@ -15,7 +15,7 @@ from bench.answer.victims import batches_of, truth_at
 from bench.cell import AttackCell, DataRef, Entry, Federated, Grants, Knowledge
 from bench.datasets.base import Data
 from bench.datasets.loading import load
-from bench.defenses.base import Public, Setting
+from bench.defenses.base import Defense, Public, Setting
 from bench.federated import setting
 from bench.federated.batches import Batches, clients_of
 from bench.federated.stages import stages
@@ -123,13 +123,15 @@ def situation(
     )
     at = point(where)
     shapes = {name: tuple(value.shape) for name, value in weights.items()}
+    defended: Defense = registry.instance("defenses", defense, {})
     setup = Setup(
         data=source,
         model=module,
         weights=weights,
         clients=clients_of(cell, source),
+        defense=defended,
         setting=setting_of(federated, rounds=1),
-        stages=stages(registry.instance("defenses", defense, {}), setting_of(federated, rounds=1), shapes),
+        stages=stages(defended, setting_of(federated, rounds=1), shapes),
     )
     truth = truth_from(cell, setup.source)
     batches = batches_of(cell, setup, truth.victims, at)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from bench.answer.context import Memory, RunContext
-from bench.answer.setup import Setup, prepare
+from bench.answer.setup import Setup, prepare_training
 from bench.cell import AttackCell, Entry, TrainingCell
 from bench.detectors.base import ReceivedModel
 from bench.federated.training import TrainingJob, begin, train
@@ -72,7 +72,7 @@ def honest_models(
             test_every=max(1, *ages),
             test_examples=1,
         )
-        setup = prepare(training, context, memory)
+        setup = prepare_training(training, context, memory)
         job = TrainingJob(cell=training, data=setup.data, clients=setup.clients, model=setup.model)
         start = begin(job, setup.weights, setup.stages)
         kept = (train(job, start) if max(ages) else start).checkpoints

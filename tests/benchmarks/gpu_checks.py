@@ -25,7 +25,7 @@ from bench.answer.observation import draw_and_observe
 from bench.answer.readings import to_device
 from bench.answer.reconstruct import attacker_of, rows_at_once
 from bench.answer.run import run
-from bench.answer.setup import prepare
+from bench.answer.setup import load_data, prepare, source_of
 from bench.attacks.base import Attack
 from bench.cell import AnyCell, AttackCell, Entry
 from bench.device import repeatable
@@ -194,7 +194,8 @@ def _of_records(cell: AnyCell, device: str, folder: Path) -> float | None:
         return float(np.abs(one - other).max())
     assert here.training is not None and there.training is not None
     like = small_cells.attack_cell(defense=cell.defense, federated=cell.federated)
-    stages = prepare(like, RunContext(run=folder), Memory()).stages
+    context = RunContext(run=folder)
+    stages = prepare(like, source_of(like, load_data(like, context, Memory()), folder), context).stages
     if any(transform.random for each in stages.transforms.values() for transform in each):
         return 0.0 if there.training.diverged == here.training.diverged else float("inf")
     paths = (checkpoint_path(folder / at, cell.id, 3) for at in ("cpu", device.split(":")[0]))

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from bench.answer.context import Memory, RunContext
 from bench.answer.readings import take_reading
-from bench.answer.setup import prepare
+from bench.answer.setup import load_data, prepare, source_of
 from bench.answer.truth import truth_from
 from bench.answer.victims import batches_of
 from bench.attacks.objective.mismatch import observations
@@ -184,7 +184,7 @@ def main(defenses: list[str]) -> None:
             ends, bounds = list[float](), list[float]()
             for seed in SEEDS:
                 cell = cell_of(defense, seed, Path(folder))
-                setup = prepare(cell, context, memory)
+                setup = prepare(cell, source_of(cell, load_data(cell, context, memory), context.run), context)
                 truth = truth_from(cell, setup.source)
                 reading = take_reading(cell, setup, truth, batches_of(cell, setup, truth.victims, truth.point))
                 order = truth.examples.labels[0].sort(stable=True).indices
