@@ -3,8 +3,9 @@
 import io
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from rich.console import Console, RenderableType
@@ -31,6 +32,7 @@ from bench.record.schema import (
 )
 from bench.scoring.summary import summarise
 
+T = TypeVar("T")
 CELL = AttackCell(
     dataset=DataRef(name="digits", sha256="0" * 64),
     federated=Federated(batch=1),
@@ -103,6 +105,22 @@ def readings_of(
     )
 
 
+def _fixed(rows: Sequence[Sequence[T]]) -> tuple[tuple[T, ...], ...]:
+    return tuple(map(tuple, rows))
+
+
+def _summary(scores: Sequence[ReadingScore]) -> Summary:
+    return summarise(scores, identification_chance=0.01, gallery=99, priors={}, over=OVER_PRIOR_DB)
+
+
+@lru_cache(maxsize=256)
+def _scored(
+    successes: tuple[tuple[bool, ...], ...], psnr_db: tuple[tuple[float | None, ...], ...] | None
+) -> tuple[tuple[ReadingScore, ...], Summary]:
+    scores = readings_of(successes, psnr_db)
+    return scores, _summary(scores)
+
+
 def attack_record(
     successes: Sequence[Sequence[bool]] = ((True,), (False,)),
     psnr_db: Sequence[Sequence[float | None]] | None = None,
@@ -117,8 +135,10 @@ def attack_record(
 
     `result` changes fields of the result, `fields` those of the record.
     """
-    scores = tuple(readings) if readings is not None else readings_of(successes, psnr_db)
-    summary = summarise(scores, identification_chance=0.01, gallery=99, priors={}, over=OVER_PRIOR_DB)
+    if readings is None:
+        scores, summary = _scored(_fixed(successes), None if psnr_db is None else _fixed(psnr_db))
+    else:
+        scores, summary = tuple(readings), _summary(readings)
     whole = AttackResult(
         data="image", readings=scores, summary=summary, conditions=AttackConditions(weights_norm=26.0, round=0)
     )

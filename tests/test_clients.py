@@ -259,7 +259,7 @@ def test_data_on_the_device_change_no_bit() -> None:
     assert held(of.data, torch.device("cpu")) is None
 
 
-@pytest.mark.parametrize("defense", ["none", "fed-cdp", "adaclip"])
+@pytest.mark.parametrize("defense", ["none", "fed-cdp", pytest.param("adaclip", marks=pytest.mark.slow)])
 def test_threads_change_no_bit_and_chunks_no_more_than_rounding(defense: str) -> None:
     """The bound on chunks, 2e-6 after four rounds of three steps, is single precision's."""
     whole = train(*course(defense, chunk=3))

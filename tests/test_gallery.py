@@ -72,7 +72,10 @@ def test_a_batch_of_which_fewer_values_are_shown_than_there_are_candidates_is_na
         ('{ name = "terngrad", at = "client" }', 0.8),  # its draws may favour others
     ],
 )
-@pytest.mark.parametrize(("where", "batch", "per_round"), [("type-1", 3, 10), ("type-1", 8, 10), ("aggregate", 1, 8)])
+@pytest.mark.parametrize(
+    ("where", "batch", "per_round"),
+    [pytest.param("type-1", 3, 10, marks=pytest.mark.slow), ("type-1", 8, 10), ("aggregate", 1, 8)],
+)
 def test_of_several_examples_too_a_defense_that_is_known_hides_no_name(
     tmp_path: Path, defense: str, least: float, where: str, batch: int, per_round: int
 ) -> None:

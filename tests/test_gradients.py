@@ -272,7 +272,7 @@ def test_a_group_alone_is_as_in_a_batch(name: str) -> None:
 
 
 @pytest.mark.usefixtures("_both_ways")
-@pytest.mark.parametrize("name", ["mixed", "GroupNorm", "LayerNorm"])
+@pytest.mark.parametrize("name", ["mixed", pytest.param("GroupNorm", marks=pytest.mark.slow), "LayerNorm"])
 def test_the_whole_map_passes_gradcheck(name: str) -> None:
     model, weights, inputs, targets = _problem(name, groups=2, examples=1)
 

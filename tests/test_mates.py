@@ -233,7 +233,7 @@ def test_a_mean_shows_the_only_unknown_message(tmp_path: Path, name: str) -> Non
     [
         ("none", {}, "type-1"),
         ("gaussian", {"variance": 1e-9}, "type-1"),
-        ("prune", {"share": 0.7}, "type-1"),
+        pytest.param("prune", {"share": 0.7}, "type-1", marks=pytest.mark.slow),
         ("prune", {"share": 0.7}, "aggregate"),
     ],
 )
@@ -254,7 +254,7 @@ def test_the_unknown_example_of_a_batch_is_reconstructed(
     assert [len(reading.examples) for reading in result.readings] == [1]
 
 
-@pytest.mark.parametrize("variance", [1e-10, 1e-7])
+@pytest.mark.parametrize("variance", [1e-10, pytest.param(1e-7, marks=pytest.mark.slow)])
 def test_faint_noise_hides_no_pixels_of_a_relu_net(tmp_path: Path, variance: float) -> None:
     """Softened ReLUs add an error far above faint noise; a prior weighted by the noise alone got 1 of 2."""
     which = cell(

@@ -224,6 +224,7 @@ def test_a_defense_with_memory_is_replayed_where_its_training_ran(
     assert attacked.status == "done", attacked.reason
 
 
+@pytest.mark.slow
 def test_a_training_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cell = training_cell(
         defense=Entry(name="adaclip", params={"at": "example"}), rounds=4, bayesian=Bayesian(levels=("client",))

@@ -221,7 +221,7 @@ def _minimise(
 
 
 @pytest.mark.parametrize("solver", SOLVERS, ids=IDS)
-@pytest.mark.parametrize("restarts", [0, 2])
+@pytest.mark.parametrize("restarts", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_a_row_alone_is_as_in_a_batch(solver: Solver[Any], restarts: int) -> None:
     # a bound that no run reaches at once, so that rows restart at times of their own
     limits = RowLimits(evaluations=20, restarts=restarts, abandon_above=1e-2, keep_below=1e-4)
@@ -383,7 +383,7 @@ def test_the_losses_are_the_least_at_powers_of_two_and_at_the_end() -> None:
 
 
 @pytest.mark.parametrize("solver", SOLVERS, ids=IDS)
-@pytest.mark.parametrize("chunk", [1, 2])
+@pytest.mark.parametrize("chunk", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_rows_that_wait_for_room_are_as_those_that_do_not(solver: Solver[Any], chunk: int) -> None:
     limits = RowLimits(evaluations=20, restarts=1, abandon_above=1e-2, keep_below=1e-4)
     together = _minimise(_Problem(*_matching()), solver, limits)
