@@ -92,7 +92,16 @@ def test_an_evaluation_can_be_recorded_as_a_graph(
     assert not seen, seen
 
 
-@pytest.mark.parametrize("defense", ["none", "dp-sgd", "fed-alpha-cdp", "quantile:at=example", "adaclip:at=example"])
+@pytest.mark.parametrize(
+    "defense",
+    [
+        "dp-sgd",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("none", "fed-alpha-cdp", "quantile:at=example", "adaclip:at=example")
+        ),
+    ],
+)
 def test_a_local_step_can_be_recorded_as_a_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, defense: str) -> None:
     """After the first, a steady defense's step copies nothing from the host and waits for nothing."""
     seen: Counter[bool] = Counter()
