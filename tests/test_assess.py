@@ -4,6 +4,7 @@ import json
 import signal
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from bench import api
-from bench.assess import plans
+from bench.assess import members, plans
 from bench.assess.client import of_recording
 from bench.assess.recognition import recognised
 from bench.assess.remedies import FAMILIES, families
@@ -113,6 +114,45 @@ def test_a_client_with_adam_is_attacked_with_a_note(tmp_path: Path) -> None:
     result = api.assess(recorded(torch.optim.Adam), out=tmp_path, minutes=0.5)
     assert [each.name for each in result.listeners] == ["update", "inside"]
     assert any("Adam hides the size of a gradient" in note for note in result.notes)
+
+
+def stepped(count: int = 64, public: int = 600) -> api.Recording:
+    """Several local steps over many examples."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(36, 256), nn.ReLU(), nn.Linear(256, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    x, y = shapes(count, 0)
+    with api.recording(model, optimizer) as sent:
+        for step in range(0, count, 16):
+            optimizer.zero_grad()
+            cross_entropy(model(x[step : step + 16]), y[step : step + 16]).backward()
+            optimizer.step()
+        with torch.no_grad():
+            held, labels = shapes(public, 1)
+            cross_entropy(model(held), labels)
+    return sent
+
+
+def test_members_of_a_long_training_are_recognised_and_strangers_are_not() -> None:
+    client = of_recording(stepped(), None, None)
+    assert client.update is not None and client.update.steps == 4
+    trials = members.Trials.of(client, 0)
+    assert not set(trials.fit.tolist()) & set(trials.strangers.flatten().tolist())
+    found = members.recognised(client, client.update, trials)
+    assert found.of == 64 and found.chance == 0.1 and found.share.low > 0.2
+    other = replace(client, inputs=shapes(64, 7)[0][None])  # no member: one in ten has the highest score
+    assert members.recognised(other, client.update, trials).share.value < 0.25  # 6.4 expected, 16 with p < 4e-4
+    few = replace(client, public=shapes(30, 1)[0], public_labels=shapes(30, 1)[1])
+    with pytest.raises(BenchError, match="^too few strangers: 0 of the client's examples have 9"):
+        members.Trials.of(few, 0)
+
+
+def test_a_long_training_is_answered_by_members(tmp_path: Path) -> None:
+    result = api.assess(stepped(), out=tmp_path, minutes=0.5)
+    update = result.listeners[0]
+    assert [each.attack for each in update.attempts][-2:] == ["gallery", "members"]
+    assert update.figures["recognised"].chance == 0.1
+    assert "of 64 examples above 9 strangers each" in update.attempts[-1].line
 
 
 def test_recognition_follows_the_defense() -> None:

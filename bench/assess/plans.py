@@ -9,6 +9,7 @@ from torch import Tensor
 
 from bench.answer.gallery import naming_chance
 from bench.assess.client import Client
+from bench.assess.members import Trials, expected_seconds
 from bench.assess.recognition import too_few
 from bench.attacks.base import Attack
 from bench.attacks.search.probable import curved_from, curved_seconds
@@ -84,12 +85,16 @@ class Plan:
     """Searches in the order of preference; only the first that is not refused runs."""
     naming: Naming | str
     """Candidates for the attack `gallery`, or the reason why it does not run."""
+    trials: Trials | str | None
+    """True examples and strangers for `bench.assess.members`, or the reason for their absence; None: `gallery` runs."""
+    trial_seconds: float
+    """Expected duration of the recognition by `trials`, in seconds."""
 
     @property
     def seconds(self) -> float:
         """Expected duration of all attacks, in seconds."""
         named = 0.0 if isinstance(self.naming, str) else self.naming.seconds
-        return sum(each.seconds for each in self.searches) + named
+        return sum(each.seconds for each in self.searches) + named + self.trial_seconds
 
 
 def plans(client: Client, seconds: float, seed: int) -> Iterator[Plan]:
@@ -129,6 +134,8 @@ def _plan(
         searches.append(_search(attack_name, reading, to_search, seed))
         if not searches[-1].refused or reading.examples > EXAMPLES:
             break
+    naming = _naming(reading, inputs, labels, client, to_name, seed)
+    trials = _trials(client, seed) if name == "update" and isinstance(naming, str) else None
     return Plan(
         name=name,
         reads=reads,
@@ -136,8 +143,19 @@ def _plan(
         inputs=inputs,
         labels=labels,
         searches=tuple(searches),
-        naming=_naming(reading, inputs, labels, client, to_name, seed),
+        naming=naming,
+        trials=trials,
+        trial_seconds=expected_seconds(client, trials) if isinstance(trials, Trials) else 0.0,
     )
+
+
+def _trials(client: Client, seed: int) -> Trials | str:
+    if mixes(client.model):
+        return "the model mixes the examples of a batch"
+    try:
+        return Trials.of(client, seed)
+    except BenchError as error:
+        return str(error)
 
 
 def _search(name: str, reading: Reading, seconds: float, seed: int) -> Search:

@@ -9,7 +9,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Protocol
 
-from bench.assess import page
+from bench.assess import members, page
 from bench.assess.client import Client, of_reading, of_recording
 from bench.assess.decides import decides
 from bench.assess.plans import Plan, Search, plans, reason_of
@@ -161,6 +161,9 @@ def _listener(plan: Plan, client: Client, defense: Chosen | None, folder: Path, 
     figures = dict(_figures([scores for scores, _ in found]))
     attempt, recognised = _gallery(plan, defense, seed)
     attempts.append(attempt)
+    if plan.trials is not None:
+        attempt, recognised = _members(plan, client)
+        attempts.append(attempt)
     if recognised is not None:
         figures["recognised"] = recognised
     return Listener(
@@ -240,6 +243,15 @@ def _gallery(plan: Plan, defense: Chosen | None, seed: int) -> tuple[Attempt, Fi
     ended = ", ended by its time" if plan.reading.examples > 1 and seconds > naming.limit else ""
     line = f"{int(hits.sum())} of {hits.numel()} examples named among {len(naming.labels)} candidates{ended}"
     return Attempt(attack="gallery", line=line, seconds=round(seconds, 1)), figure
+
+
+def _members(plan: Plan, client: Client) -> tuple[Attempt, Figure | None]:
+    began, trials = time.monotonic(), plan.trials
+    if not isinstance(trials, members.Trials):
+        return Attempt(attack="members", line=f"not run: {trials}", seconds=0.0), None
+    figure = members.recognised(client, plan.reading, trials)
+    line = f"{round(figure.share.value * figure.of)} of {figure.of} examples above {members.STRANGERS} strangers each"
+    return Attempt(attack="members", line=line, seconds=round(time.monotonic() - began, 1)), figure
 
 
 def _ceiling(reading: Reading, defense: Chosen, chance: float) -> float | None:

@@ -1,0 +1,123 @@
+"""Recognition of a client's examples behind an update from several local steps, or from many examples.
+
+A true example is recognised if its score is above the scores of strangers with the same label. An example's score is
+the update's component along the example's gradient at the received weights, after whitening: directions that are
+common among public gradients count little."""
+
+import time
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bench.assess.client import Client
+from bench.assess.result import Figure
+from bench.attacks.inverter.sketch import Sketch
+from bench.attacks.objective.mismatch import mean_observation, observations
+from bench.errors import BenchError
+from bench.gradients import group_gradients, one_hot
+from bench.rng import Key
+from bench.scoring.summary import share
+from bench.trip import Reading
+
+STRANGERS = 9  # with the label of each true example
+_TRIALS = 64  # true examples, at most
+_FEWEST = 8
+_FIT = 500  # public examples for the whitening
+_VALUES = 1 << 16  # of a gradient; larger gradients are hashed
+_RIDGE = 1e-3  # of the mean squared norm of a gradient
+_CHUNK = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trials:
+    """True examples and strangers, drawn from a client's data and from public examples."""
+
+    members: Tensor
+    """Positions of the true examples in the client's data, (trial,)."""
+    strangers: Tensor
+    """Positions of the strangers in the public examples, (trial, stranger)."""
+    fit: Tensor
+    """Positions of the public examples for the whitening, (example,); none is a stranger."""
+
+    @classmethod
+    def of(cls, client: Client, seed: int) -> "Trials":
+        """Draw the trials by `seed`. Raises `BenchError` if `client` has too few public examples with labels."""
+        if client.public is None or client.public_labels is None:
+            raise BenchError("no public examples with labels")
+        draw = torch.Generator().manual_seed(seed)
+        order = torch.randperm(len(client.public), generator=draw)
+        half = min(_FIT, len(order) // 2)
+        fit, others = order[:half], order[half:]
+        members, strangers = [], []
+        for at in torch.randperm(client.labels.numel(), generator=draw)[:_TRIALS]:
+            own = others[client.public_labels[others] == client.labels.flatten()[at]]
+            if len(own) >= STRANGERS:
+                members.append(at)
+                strangers.append(own[torch.randperm(len(own), generator=draw)[:STRANGERS]])
+        if len(members) < _FEWEST:
+            raise BenchError(
+                f"too few strangers: {len(members)} of the client's examples have {STRANGERS} public examples with the "
+                "same label; give more public examples"
+            )
+        return cls(members=torch.stack(members), strangers=torch.stack(strangers), fit=fit)
+
+
+def expected_seconds(client: Client, trials: Trials) -> float:
+    """Measure the time that `recognised` takes for `client`, in seconds."""
+    assert client.public is not None and client.public_labels is not None
+    few, began = trials.fit[:_CHUNK], time.monotonic()
+    _gradients(client, client.public[few], client.public_labels[few])
+    count = len(trials.fit) + trials.strangers.numel() + len(trials.members)
+    return 1.5 * (time.monotonic() - began) * count / len(few)
+
+
+def recognised(client: Client, update: Reading, trials: Trials) -> Figure:
+    """Return the share of `trials` in which the true example has a higher score than all strangers. `update` is the
+    client's update."""
+    assert client.public is not None and client.public_labels is not None
+    inputs, labels = client.inputs.flatten(0, 1), client.labels.flatten()
+    known = _gradients(client, client.public[trials.fit], client.public_labels[trials.fit])
+    at = trials.strangers.flatten()
+    strangers = _gradients(client, client.public[at], client.public_labels[at])
+    members = _gradients(client, inputs[trials.members], labels[trials.members])
+    mean = mean_observation(observations(update))
+    observed = _sketch(client)({name: value[:1].cpu() for name, value in mean.items()}).double()
+    whiten = _Whitening.of(known)
+    scores = whiten.scores(strangers, observed).reshape(trials.strangers.shape)
+    hits = whiten.scores(members, observed) > scores.amax(1)
+    return Figure(share=share(hits.tolist(), [*range(len(hits))]), of=len(hits), chance=1 / (1 + STRANGERS))
+
+
+def _sketch(client: Client) -> Sketch:
+    return Sketch.of({name: tuple(value.shape) for name, value in client.weights.items()}, Key(seed=0), _VALUES)
+
+
+def _gradients(client: Client, inputs: Tensor, labels: Tensor) -> Tensor:
+    """Return each example's gradient at the received weights, as a vector: (example, value)."""
+    sketch, targets = _sketch(client), one_hot(labels, client.classes, inputs.dtype)
+    pairs = zip(inputs[:, None].split(_CHUNK), targets[:, None].split(_CHUNK), strict=True)
+    return torch.cat([sketch(group_gradients(client.model, client.weights, x, y)).float() for x, y in pairs])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Whitening:
+    known: Tensor
+    """Gradients of public examples, (example, value)."""
+    inverse: Tensor
+    """Inverse of their Gram matrix with a ridge, (example, example) in float64."""
+
+    @classmethod
+    def of(cls, known: Tensor) -> "_Whitening":
+        gram = (known @ known.T).double()
+        ridge = _RIDGE * gram.diagonal().mean().clamp_min(1e-30)
+        return cls(known=known, inverse=torch.linalg.inv(gram + ridge * torch.eye(len(gram), dtype=gram.dtype)))
+
+    def scores(self, gradients: Tensor, observed: Tensor) -> Tensor:
+        """Return gᵀ W u / √(gᵀ W g) for each of the `gradients` g, (example,), with the whitening W and the update u =
+        `observed` (1, value)."""
+        known, own = self.known.double(), gradients.double()
+        common, of_update = own @ known.T, known @ observed[0]
+        along = own @ observed[0] - common @ (self.inverse @ of_update)
+        size = own.square().sum(1) - (common @ self.inverse * common).sum(1)
+        return along / size.clamp_min(1e-30).sqrt()
