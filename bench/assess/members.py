@@ -23,9 +23,9 @@ from bench.trip import Reading
 STRANGERS = 9  # with the label of each true example
 _TRIALS = 64  # true examples, at most
 _FEWEST = 8
-_FIT = 500  # public examples for the whitening
+_FIT = 1000  # public examples for the whitening
 _VALUES = 1 << 16  # of a gradient; larger gradients are hashed
-_RIDGE = 1e-3  # of the mean squared norm of a gradient
+_RIDGE = 1e-4  # of the mean squared norm of a gradient
 _CHUNK = 32
 
 
@@ -69,7 +69,7 @@ def expected_seconds(client: Client, trials: Trials) -> float:
     few, began = trials.fit[:_CHUNK], time.monotonic()
     _gradients(client, client.public[few], client.public_labels[few])
     count = len(trials.fit) + trials.strangers.numel() + len(trials.members)
-    return 1.5 * (time.monotonic() - began) * count / len(few)
+    return 2 * (time.monotonic() - began) * count / len(few)
 
 
 def recognised(client: Client, update: Reading, trials: Trials) -> Figure:
@@ -82,7 +82,7 @@ def recognised(client: Client, update: Reading, trials: Trials) -> Figure:
     strangers = _gradients(client, client.public[at], client.public_labels[at])
     members = _gradients(client, inputs[trials.members], labels[trials.members])
     mean = mean_observation(observations(update))
-    observed = _sketch(client)({name: value[:1].cpu() for name, value in mean.items()}).double()
+    observed = _sketch(client)({name: value[:1].cpu() for name, value in mean.items()}).float()
     whiten = _Whitening.of(known)
     scores = whiten.scores(strangers, observed).reshape(trials.strangers.shape)
     hits = whiten.scores(members, observed) > scores.amax(1)
@@ -116,8 +116,7 @@ class _Whitening:
     def scores(self, gradients: Tensor, observed: Tensor) -> Tensor:
         """Return gᵀ W u / √(gᵀ W g) for each of the `gradients` g, (example,), with the whitening W and the update u =
         `observed` (1, value)."""
-        known, own = self.known.double(), gradients.double()
-        common, of_update = own @ known.T, known @ observed[0]
-        along = own @ observed[0] - common @ (self.inverse @ of_update)
-        size = own.square().sum(1) - (common @ self.inverse * common).sum(1)
+        common, of_update = (gradients @ self.known.T).double(), (self.known @ observed[0]).double()
+        along = (gradients @ observed[0]).double() - common @ (self.inverse @ of_update)
+        size = gradients.square().sum(1).double() - (common @ self.inverse * common).sum(1)
         return along / size.clamp_min(1e-30).sqrt()
