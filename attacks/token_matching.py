@@ -13,7 +13,7 @@ from bench.attacks.objective.distance import Distance
 from bench.attacks.objective.mismatch import Mismatch, by_likelihood, mean_observation, observations, same_weights
 from bench.attacks.texts.embedding import token_embedding
 from bench.attacks.texts.fit import Fit
-from bench.attacks.texts.search import Search
+from bench.attacks.texts.starts import Found, by_labels, jointly, label_lists
 from bench.parameters import parameter
 from bench.rng import Key
 from bench.trip import Budget, Reading, Reconstruction, Tensors
@@ -31,6 +31,11 @@ class TokenMatching(Attack):
     tokens within a text and between texts, and keeps each improvement. Derivatives with respect to token vectors, and
     the rows of the token embedding's gradient, select the exchanges. No row space is needed: the search also works
     under noise, at low ranks, and for models without attention. There is no certificate.
+
+    Labels are searched, too: the search takes the labels under which public texts explain the reading best, and tests
+    lists that are nearly as likely. For several texts without a description, all texts and labels are searched
+    together: the mean gradient's distance is quadratic, so two changes are compared at once (`texts/joint.py`). The
+    gradient's length is trusted there; an unknown clip shortens it.
 
     Departures from LAMP: the search is discrete only, by exact gradients of changed texts; the language model counts
     token pairs."""
@@ -59,15 +64,15 @@ class TokenMatching(Attack):
 
     def reconstruct(self, reading: Reading, budget: Budget, key: Key) -> Reconstruction:
         observed = mean_observation(observations(reading))
-        labels, mismatch = infer_labels(reading, observed), _mismatch(reading)
+        labels, mismatch = infer_labels(reading, observed).clamp_min(0), _mismatch(reading)
         found = []
         for row, index in enumerate(reading.indices):
             alone = {name: value[row : row + 1] for name, value in observed.items()}
-            found.append(self._texts(mismatch, alone, labels[row].clamp_min(0), budget.evaluations, key, index))
+            found.append(self._texts(mismatch, alone, labels[row], budget.evaluations, key, index))
         steps = torch.tensor([each.steps for each in found])
         return Reconstruction(
             inputs=torch.stack([each.texts for each in found]).cpu().to(next(iter(observed.values())).dtype),
-            labels=labels.cpu(),
+            labels=torch.stack([each.labels for each in found]).cpu(),
             loss=torch.tensor([each.loss for each in found], dtype=torch.float64),
             evaluations=steps,
             outer=steps,
@@ -78,37 +83,19 @@ class TokenMatching(Attack):
 
     def _texts(
         self, mismatch: Mismatch, observed: Tensors, labels: Tensor, evaluations: int, key: Key, index: int
-    ) -> "_Result":
+    ) -> Found:
         reading = mismatch.reading
         zero = float(mismatch.distance.of_zero(observed))
         if not np.isfinite(zero):
             nothing = reading.public_mean.expand(reading.examples, *reading.shape)
-            return _Result(loss=float("nan"), texts=nothing, steps=0, restarts=0)
-        search = Search(Fit.of(mismatch, observed, labels), zero)
-        best = _Result(loss=float("inf"), texts=torch.empty(0), steps=0, restarts=-1)
-        ends: set[tuple[tuple[int, ...], ...]] = set()
-        for start in range(self.starts):
-            loss, texts, steps = search.improve(key.generator("start", index, 0, start), evaluations - best.steps)
-            nearer = loss <= best.loss
-            best = _Result(
-                loss=min(loss, best.loss),
-                texts=texts if nearer else best.texts,
-                steps=best.steps + steps,
-                restarts=start,
-            )
-            end = tuple(sorted(map(tuple, texts.tolist())))
-            if loss <= search.exact or best.steps >= evaluations or (nearer and end in ends):
-                break  # the last reason: two starts have the same best end
-            ends.add(end)
-        return best
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Result:
-    loss: float
-    texts: Tensor  # (example, position)
-    steps: int
-    restarts: int
+            return Found(loss=float("nan"), texts=nothing, labels=labels, steps=0, restarts=0)
+        fit = Fit.of(mismatch, observed, labels)
+        draws = [key.generator("start", index, 0, start) for start in range(self.starts)]
+        known = reading.labels is not None
+        if reading.description is None and reading.examples > 1:
+            return jointly(fit, draws, evaluations, key, labels_known=known)
+        lists = [labels] if known else label_lists(labels, reading.classes)
+        return by_labels(fit, lists, zero, draws, evaluations)
 
 
 def _mismatch(reading: Reading) -> Mismatch:

@@ -9,10 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from bench import api
+from bench.attacks import token_matching
 from bench.attacks.objective.mismatch import mean_observation, observations
 from bench.attacks.texts.fit import Fit
 from bench.attacks.texts.language import Language
 from bench.attacks.texts.moves import crossed, shifted, together
+from bench.attacks.texts.starts import label_lists
 from bench.attacks.token_matching import TokenMatching, _mismatch
 from bench.contracts.situations import Situation, situation
 from bench.kinds.texts import TEXT, lengths
@@ -67,9 +69,28 @@ def test_a_text_comes_back_where_no_row_space_shows_it(params: dict[str, Any], n
     assert int(attacked(read(build(**params), sentence, noise), 1).evaluations[0]) == 1
 
 
-def test_two_texts_come_back() -> None:
-    sentences = ids([[3, 9, 14, 3, 7], [12, 5, 8]])
-    assert texts(attacked(read(build("tiny-transformer"), sentences)).inputs[0]) == texts(sentences)
+FOUR = ids([[3, 9, 14, 3, 7], [12, 5, 8], [4, 4, 10, 2], [6, 15, 1, 9, 11, 13]])
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_texts_and_labels_come_back_also_from_wrong_labels(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Single and joint search find the labels themselves."""
+    wrong = torch.tensor([[1, 0, 0, 0][:count]])
+    monkeypatch.setattr(token_matching, "infer_labels", lambda reading, observed: wrong)
+    result = attacked(read(build("tiny-transformer"), FOUR[:count]))
+    assert texts(result.inputs[0]) == texts(FOUR[:count])
+    assert sorted(result.labels[0].tolist()) == [0, 0, 1, 1][:: 4 // count]
+
+
+def test_lists_of_labels_differ_from_the_inferred_one_in_a_single_label() -> None:
+    lists = label_lists(torch.tensor([0, 1, 1]), 2)
+    assert [sorted(each.tolist()) for each in lists] == [[0, 1, 1], [1, 1, 1], [0, 0, 1]]
+    assert [each.tolist() for each in label_lists(torch.tensor([2]), 4)] == [[2], [0], [1], [3]]
+
+
+def test_granted_labels_are_kept() -> None:
+    reading = replace(read(build("tiny-transformer"), FOUR), labels=torch.tensor([[0, 0, 0, 1]]))
+    assert sorted(attacked(reading, 3).labels[0].tolist()) == [0, 0, 0, 1]
 
 
 @pytest.fixture(scope="module")

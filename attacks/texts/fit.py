@@ -2,7 +2,7 @@
 
 import copy
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
@@ -71,6 +71,11 @@ class Fit:
             language=Language.of(texts, len(table)),
             scale=_scale(mismatch),
         )
+
+    def with_labels(self, labels: Tensor) -> Self:
+        """Return the same distance for other class numbers `labels` (example,)."""
+        targets = one_hot(labels.to(self.targets.device), self.targets.shape[1], self.targets.dtype)
+        return replace(self, targets=targets)
 
     def gradients(self, texts: Tensor, examples: Tensor) -> dict[str, Tensor]:
         """Return each text's gradient, for `texts` (text, position) with the labels for the examples at the

@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from bench.attacks.texts.fit import Fit, State
+from bench.attacks.texts.language import Language
 from bench.attacks.texts.moves import changed, crossed, shifted, shorter, swapped, together
 from bench.kinds.texts import PAD
 
@@ -47,6 +48,15 @@ class Search:
             loss, state, wide = float(losses.min()), self._moved(state, moves[losses.argmin()]), False
         return loss, state[0], steps
 
+    @property
+    def labels(self) -> Tensor:
+        """(example,): the class numbers of this search."""
+        return self._fit.targets.argmax(1).cpu()
+
+    def first(self, random: np.random.Generator) -> float:
+        """Return the distance of the public texts at a start."""
+        return self._start(random)[1]
+
     def _moved(self, state: State, texts: Tensor) -> State:
         other = (texts != state[0]).any(-1).nonzero()[:, 0]
         if not len(other):
@@ -70,7 +80,7 @@ class Search:
         `wide`, more exchanges, and tokens moved within and between texts."""
         texts, factor = state[0], _WIDER if wide else 1
         moves = [
-            _exchanged(texts, self._fit.promise(state), _MOVES * factor),
+            exchanged(texts, self._fit.promise(state), _MOVES * factor),
             shorter(texts),
             self._longer(state, _NEXT * factor),
         ]
@@ -80,9 +90,7 @@ class Search:
 
     def _probable(self, texts: Tensor) -> Tensor:
         """Exchange each token for the tokens expected by the language model."""
-        ids = torch.nn.functional.pad(texts, (1, 1), value=PAD)
-        log = self._fit.language.log
-        return _exchanged(texts, log[ids[:, :-2]] + log.mT[ids[:, 2:]].clone(), texts.numel() * _EACH)
+        return exchanged(texts, likely(self._fit.language, texts), texts.numel() * _EACH)
 
     def _longer(self, state: State, most: int) -> Tensor:
         """Append the language model's next tokens, and tokens with a row in the reading."""
@@ -100,7 +108,14 @@ class Search:
         return changed(texts, made)
 
 
-def _exchanged(texts: Tensor, scores: Tensor, most: int) -> Tensor:
+def likely(language: Language, texts: Tensor) -> Tensor:
+    """Return the log probability of each token in each place between its neighbours in `texts` (example, position):
+    (example, position, token), up to a constant of a place."""
+    ids = torch.nn.functional.pad(texts, (1, 1), value=PAD)
+    return language.log[ids[:, :-2]] + language.log.mT[ids[:, 2:]]
+
+
+def exchanged(texts: Tensor, scores: Tensor, most: int) -> Tensor:
     """Exchange single tokens in `texts` (example, position) by `scores` (example, position, token), at most `most`
     exchanges and 4 in a place: (move, example, position)."""
     scores = scores.masked_fill((texts == PAD)[..., None], -torch.inf).scatter(2, texts[..., None], -torch.inf)

@@ -1,0 +1,94 @@
+"""Gradients of labelled texts as short vectors, kept for a search."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from bench.attacks.inverter.sketch import Sketch
+from bench.attacks.texts.fit import Fit
+from bench.gradients import group_gradients, one_hot
+from bench.rng import Key
+
+_VALUES = 4096  # of a vector
+_AT_ONCE = 64  # gradients in memory
+_MOST = 20_000  # vectors kept
+_RIDGE = 0.1  # of the public gradients' mean variance per direction
+
+Entry = tuple[int, tuple[int, ...]]
+"""A class number and a text's token ids."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Sketches:
+    """Vectors in place of gradients. A hash keeps scalar products on average. Directions in which the gradients of
+    public texts differ much are then shortened: differences between few texts are seen in other directions."""
+
+    fit: Fit
+    """Model, weights and reading."""
+    sketch: Sketch
+    """Map from a gradient to a vector."""
+    classes: int
+    """Number of classes."""
+    public: list[Entry]
+    """Public texts, each with each class."""
+    directions: Tensor
+    """(direction, value): orthogonal directions that are shortened."""
+    shortened: Tensor
+    """(direction,): share of the length that a direction loses."""
+    observed: Tensor
+    """(value,): the reading's vector."""
+    _kept: dict[Entry, Tensor] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, fit: Fit, key: Key) -> Self:
+        """Prepare vectors for the reading of `fit`; `key` draws the hash."""
+        reading = fit.mismatch.reading
+        shapes = {name: tuple(value.shape[1:]) for name, value in fit.observed.items()}
+        texts = sorted({tuple(text) for text in reading.public_inputs.cpu().round().long().tolist()})
+        made = cls(
+            fit=fit,
+            sketch=Sketch.of(shapes, key, _VALUES),
+            classes=reading.classes,
+            public=[(label, text) for label in range(reading.classes) for text in texts],
+            directions=torch.zeros(0, 0),
+            shortened=torch.zeros(0),
+            observed=torch.zeros(0),
+        )
+        vectors = made._vectors(made.public)
+        centred = vectors.unflatten(0, (reading.classes, -1))
+        centred = (centred - centred.mean(1, keepdim=True)).flatten(0, 1)
+        _, deviations, directions = torch.linalg.svd(centred / len(centred) ** 0.5, full_matrices=False)
+        variances = deviations.square()
+        ridge = (_RIDGE * variances.mean()).clamp_min(torch.finfo(variances.dtype).tiny)
+        made.directions, made.shortened = directions, 1 - (ridge / (variances + ridge)).sqrt()
+        made.observed = made._short(made.sketch(fit.observed).float().cpu())[0]
+        made._kept = dict(zip(made.public, made._short(vectors), strict=True))
+        return made
+
+    def __call__(self, entries: list[Entry]) -> Tensor:
+        """Return the vector of each entry's gradient, (entry, value)."""
+        new = [entry for entry in dict.fromkeys(entries) if entry not in self._kept]
+        if new:
+            self._kept |= dict(zip(new, self._short(self._vectors(new)), strict=True))
+        return torch.stack([self._kept[entry] for entry in entries])
+
+    def forget(self, needed: Iterable[Entry]) -> None:
+        """Forget vectors if there are many, except those of public texts and of the entries `needed`."""
+        if len(self._kept) > _MOST:
+            self._kept = {entry: self._kept[entry] for entry in (*self.public, *needed)}
+
+    def _short(self, vectors: Tensor) -> Tensor:
+        return vectors - ((vectors @ self.directions.mT) * self.shortened) @ self.directions
+
+    def _vectors(self, entries: list[Entry]) -> Tensor:
+        like, parts = self.fit.targets, []
+        for start in range(0, len(entries), _AT_ONCE):
+            some = entries[start : start + _AT_ONCE]
+            texts = torch.tensor([text for _, text in some])[:, None].to(like)
+            labels = one_hot(torch.tensor([label for label, _ in some]), self.classes, like.dtype)[:, None].to(like)
+            gradients = group_gradients(self.fit.model, self.fit.weights, texts, labels)
+            parts.append(self.sketch({name: gradients[name].cpu() for name in self.fit.observed}).float())
+        return torch.cat(parts)

@@ -1,0 +1,100 @@
+"""Starts of a search for texts and labels."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bench.attacks.texts.fit import Fit
+from bench.attacks.texts.joint import Joint
+from bench.attacks.texts.search import Search
+from bench.attacks.texts.sketches import Entry, Sketches
+from bench.rng import Key
+
+_DOUBT = 20.0  # nats between the first texts of two lists of labels: both are tested
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """The best end of all starts."""
+
+    loss: float
+    """Distance to the reading."""
+    texts: Tensor
+    """(example, position)."""
+    labels: Tensor
+    """(example,): class numbers."""
+    steps: int
+    """Steps of all starts."""
+    restarts: int
+    """Starts after the first."""
+
+
+def label_lists(inferred: Tensor, classes: int) -> list[Tensor]:
+    """Return the labels to test: the list `inferred` (example,), and each list with a single other label. Lists with
+    equal counts of the `classes` classes appear once."""
+    lists = {tuple(sorted(inferred.tolist())): inferred}
+    for example in range(len(inferred)):
+        for label in range(classes):
+            other = inferred.clone()
+            other[example] = label
+            lists.setdefault(tuple(sorted(other.tolist())), other)
+    return list(lists.values())
+
+
+def by_labels(fit: Fit, lists: list[Tensor], zero: float, draws: Sequence[np.random.Generator], most: int) -> Found:
+    """Search with the labels under which public texts explain the reading best, and with each list of labels that is
+    nearly as likely, at most half of the starts. The other starts have the labels with the lowest distance.
+
+    - `lists`: lists of labels, each (example,).
+    - `zero`: a zero gradient's distance.
+    - `draws`: a random generator for each start.
+    - `most`: steps for all starts."""
+    searches = [Search(fit.with_labels(labels), zero) for labels in lists]
+    if len(searches) > 1:
+        firsts = [search.first(np.random.default_rng(0)) for search in searches]
+        likely = [n for n in np.argsort(firsts, kind="stable") if firsts[n] <= min(firsts) + _DOUBT * fit.scale]
+        searches = [searches[n] for n in likely[: max(min(2, len(draws)), len(draws) // 2)] or [0]]
+    best = Found(loss=float("inf"), texts=torch.empty(0), labels=lists[0], steps=0, restarts=-1)
+    nearest, ends = searches[0], set[tuple[int, tuple[tuple[int, ...], ...]]]()
+    for start, draw in enumerate(draws):
+        search = searches[start] if start < len(searches) else nearest
+        loss, texts, steps = search.improve(draw, most - best.steps)
+        nearer = loss <= best.loss
+        nearest = search if nearer else nearest
+        best = Found(
+            loss=min(loss, best.loss),
+            texts=texts if nearer else best.texts,
+            labels=search.labels if nearer else best.labels,
+            steps=best.steps + steps,
+            restarts=start,
+        )
+        end = id(search), tuple(sorted(map(tuple, texts.tolist())))
+        if loss <= search.exact or best.steps >= most or (nearer and end in ends):
+            break  # the last reason: two starts have the same best end
+        ends.add(end)
+    return best
+
+
+def jointly(fit: Fit, draws: Sequence[np.random.Generator], most: int, key: Key, *, labels_known: bool) -> Found:
+    """Search for all texts behind a mean of gradients together (`Joint`), and for their labels, except with
+    `labels_known`. Each later start keeps half of the best texts.
+
+    - `draws`: a random generator for each start.
+    - `most`: steps for all starts.
+    - `key`: draws the vectors in place of gradients."""
+    joint = Joint(fit, Sketches.of(fit, key), labels_known=labels_known)
+    lowest, best, steps, restarts = float("inf"), list[Entry](), 0, -1
+    for draw in draws:
+        loss, state, used = joint.improve(draw, most - steps, best or None)
+        steps, restarts = steps + used, restarts + 1
+        if loss <= lowest:
+            lowest, best = loss, state
+        if lowest <= joint.exact or steps >= most:
+            break
+    texts, labels = torch.tensor([text for _, text in best]), torch.tensor([label for label, _ in best])
+    whole = fit.with_labels(labels)
+    loss = float(whole.losses(whole.state(texts), texts[None]))
+    return Found(loss=loss, texts=texts, labels=labels, steps=steps, restarts=restarts)
