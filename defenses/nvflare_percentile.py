@@ -11,7 +11,7 @@ from bench.defenses.strength import Strength
 from bench.defenses.transforms.mask import gradual
 from bench.defenses.transforms.rows import broadcast
 from bench.parameters import parameter
-from bench.rows import flattened
+from bench.rows import flattened, kth_smallest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,10 +86,10 @@ class KeepAbovePercentile(Transform):
         vectors = flattened(tensors, lead).abs().nan_to_num(nan=torch.inf)
         place = self.percentile / 100 * (vectors.shape[-1] - 1)
         below, part = int(place), place - int(place)
-        low = vectors.kthvalue(below + 1, dim=-1).values
+        low = kth_smallest(vectors, below + 1)[..., 0]
         if not part:
             return low
-        high = vectors.kthvalue(below + 2, dim=-1).values
+        high = kth_smallest(vectors, below + 2)[..., 0]
         return torch.where(high.isinf(), low, low + part * (high - low))
 
 

@@ -12,7 +12,7 @@ from bench.defenses.ranges import positive
 from bench.defenses.strength import Strength
 from bench.defenses.transforms.noise import LaplaceNoise
 from bench.parameters import parameter
-from bench.rows import flattened, unflattened
+from bench.rows import flattened, kth_smallest, unflattened
 
 _TINY = 1e-300  # least positive probability
 _ZERO = 1e-20  # kept zero, relative to the limit
@@ -59,7 +59,7 @@ class ChooseByThreshold(Transform):
         uniform = context.draws.uniform("passes", vectors).clamp_min(torch.finfo(torch.float32).tiny)
         passes = (uniform.log() / torch.log1p(-chance).clamp_max(-_TINY)).ceil().clamp_min(1)
         count = self._count(vectors.shape[-1])
-        accepted = passes <= passes.kthvalue(count, dim=-1, keepdim=True).values
+        accepted = passes <= kth_smallest(passes, count)
         chosen = unflattened(self._chosen(accepted, count, context), tensors, context.lead)
         return {
             name: value.where(value != 0, _ZERO * self.limit).where(chosen[name], 0.0)

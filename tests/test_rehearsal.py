@@ -33,7 +33,7 @@ from bench.points import POINTS
 from bench.record.schema import Record
 from bench.record.store import write
 from bench.registry import entries as registry
-from bench.rows import median
+from bench.rows import kth_smallest, median
 
 SEVERAL_STEPS = FEDERATED.model_copy(update={"algorithm": "fedavg", "steps": 2})
 OURS = {"line_search": "backtracking", "restarts": 2, "refine_float64": True}
@@ -135,6 +135,15 @@ def test_what_cuda_does_not_repeat_is_refused() -> None:
         for refused in (lambda: values.median(1), lambda: values.cumsum(1), lambda: values.kthvalue(2)):
             with pytest.raises(RuntimeError, match="on CUDA is not repeatable"):
                 refused()
+
+
+@pytest.mark.parametrize("k", [1, 5, 9])
+def test_the_kth_smallest_value_is_that_of_torch(k: int) -> None:
+    values = torch.rand(2, 3, 9, generator=torch.Generator().manual_seed(0)).round(decimals=1)
+    expected = values.kthvalue(k, dim=-1, keepdim=True).values
+    assert torch.equal(kth_smallest(values, k), expected)
+    with Rehearsal(), repeatable("cuda"):
+        assert torch.equal(kth_smallest(values.to("cuda"), k).cpu(), expected)
 
 
 def test_the_median_of_a_row_is_that_of_torch() -> None:
