@@ -60,8 +60,8 @@ def coverage(worst: WorstCase, missing: Iterable[str], torn: Collection[str] = (
 
     - `worst`: results of all attacks on the defense at the point.
     - `missing`: names of the attacks that ran on other defenses, but not on this defense.
-    - `torn`: ids of attack cells (configured runs) with wrong readings (observed updates) in a cascade, a chain of
-      attacks, each on the readings that earlier attacks left (`cascades.torn`)."""
+    - `torn`: ids of attack cells (experiments) in a cascade that attacked other readings (observed updates) than
+      planned (`cascades.torn`). In a cascade each attack gets the readings that earlier attacks did not solve."""
     flags = [Flag(BROKEN, f"the defense breaks a contract: {each}") for each in worst.broken]
     if names := [name for name, records in worst.records.items() if any(map(unexplained, records))]:
         text = "the examples do not explain the reading to an attacker who knows all of the round: "

@@ -172,8 +172,8 @@ def pool_of(mismatch: Mismatch, observed: Sequence[Tensors], members: Tensor) ->
     """Build a `Pool` (candidates with gradients and simulated readings) from some candidates of the gallery, the list
     of candidates granted to the attacker.
 
-    - `mismatch`: distance between simulated readings and the reading; it holds the reading with the gallery.
-    - `observed`: observations (repeated reports) of a single reading, each name → (1, *shape).
+    - `mismatch`: distance between simulated readings (updates) and the observed reading; it holds the gallery, too.
+    - `observed`: repeated reports of the same client on the same examples, each name → (1, *shape).
     - `members` (member,): positions of the candidates in the gallery."""
     reading = mismatch.reading
     inputs, targets = candidates(reading, members)

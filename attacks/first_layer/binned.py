@@ -29,9 +29,10 @@ class Binned:
 
     @classmethod
     def of(cls, reading: Reading, slack: float) -> "Binned":
-        """Read a round's bins from the differences between neighbouring rows' gradients.
+        """Read a round's bins. A bin holds the examples that open a row (neuron) of the first layer but not the next row;
+        its gradient is the difference between both rows' gradients.
 
-        - `reading`: the round's readings.
+        - `reading`: the round's readings (observed updates).
         - `slack`: distance outside the data's range allowed for an example, in widths of the range."""
         rows = rows_of(reading, behind=True)
         assert rows is not None

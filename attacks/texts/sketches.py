@@ -44,7 +44,8 @@ class Sketches:
 
     @classmethod
     def of(cls, fit: Fit, key: Key) -> Self:
-        """Prepare vectors for the reading of `fit`; `key` draws the hash."""
+        """Prepare the hash that shortens gradients of texts to vectors. `fit` holds the reading (observed update) with
+        which the gradients are compared; `key` draws the hash."""
         reading = fit.mismatch.reading
         shapes = {name: tuple(value.shape[1:]) for name, value in fit.observed.items()}
         texts = sorted({tuple(text) for text in reading.public_inputs.cpu().round().long().tolist()})

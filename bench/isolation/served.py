@@ -85,11 +85,12 @@ def observe(cell: AttackCell, context: RunContext, crafted: Sequence[Tensors], s
     updates) as bytes for the attacker's process, and the checks of the readings.
 
     - `context`: the run's folders and device.
-    - `crafted`: weights from `craft`, name → tensor for each choice; empty: honest weights.
+    - `crafted`: weights that the attack chose for each round, name → tensor; empty: honest weights.
     - `state`: its memory keeps data sets and simulated readings.
 
-    The true examples are drawn in this process. Readings are sent without the model if the attacker does not know the
-    defense, and attack and model are built-in: the receiver then runs no plug-in code. Other readings are pickled.
+    The true examples are drawn in this process. Readings are sent without the model under two conditions: the attacker
+    does not know the defense, and attack and model are built-in. The receiver then runs no plug-in code. Other readings
+    are pickled.
     Raises `PluginError` if pickling fails."""
     observation = draw_and_observe(cell, context, state.memory, crafted)
     return _packed(observation.reading, cell), observation.diagnosis

@@ -25,8 +25,11 @@ _TRAINERS = ("opacus",)  # packages with hooks which keep state for a later back
 
 def plain_copy(model: nn.Module, *, batch_statistics: bool = False) -> nn.Module:
     """Copy a user's model for attackers: on the CPU, in eval mode, without wrappers and hooks; frozen parameters stay
-    frozen. `batch_statistics` True leaves layers with another computation in training mode (`by_mode`) in this mode,
-    without updates of running statistics; if the model has none in training mode, all of them are put into it."""
+    frozen.
+
+    `batch_statistics` True concerns layers that compute differently in training mode and in eval mode (`by_mode`), such
+    as BatchNorm: those in training mode stay in training mode, without updates of running statistics. If all are in
+    eval mode, all are put into training mode."""
     plain = unwrapped(model)
     computed = {id(value): value.detach().clone() for _, _, value in _computed(plain)}
     module = _unshared(copy.deepcopy(plain, dict[int, Any](computed)).cpu().eval())

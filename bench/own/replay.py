@@ -59,11 +59,11 @@ def positions(reading: Reading, draw: int | None = None, first: int = 1) -> Tens
 
 
 def moved_by(reading: Reading, raw: Tensors, rate: float, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    """Compute the client's update again, name → (reading, *shape), at weights that lie a step of size `rate` before the
-    declared weights. This tests whether the user gave the weights after the step instead of the weights before.
+    """Compute the client's update again, name → (reading, *shape), at the weights w + `rate`·`raw`. If the user gave the
+    weights w after the step instead of the weights before, these are the weights before.
 
-    - `reading`: the user's reading, which declares the training and its weights.
-    - `raw`: the update as sent, name → (reading, *shape): the direction of the step.
+    - `reading`: the user's reading (observed update), which declares the training and its weights w.
+    - `raw`: the update as sent, name → (reading, *shape); a step subtracts it.
     - `inputs` (reading, example, *shape), `labels` (reading, example): true examples."""
     rows = []
     for row in range(len(reading)):

@@ -41,8 +41,9 @@ class Line:
     def text(self) -> str:
         if self.until is not None:
             reached = next((round_ for round_, value in self.result.curve if round_ and value >= self.until), None)
-            ours, paper = str(reached or f"not in {self.result.rounds}"), self.figures.get("rounds")
-            return f"{ours} / {NONE if paper is None else f'{paper:g}'} rounds to {100 * self.until:.1f}"
+            wanted = self.figures.get("rounds")
+            rounds = f"{reached or f'not in {self.result.rounds}'} / {NONE if wanted is None else f'{wanted:g}'}"
+            return f"{rounds} rounds to {100 * self.until:.1f}"
         ours = "diverged" if self.result.diverged else f"{100 * self.result.accuracy:.1f}"
         paper = f" / {100 * self.figures['accuracy']:.1f}" if "accuracy" in self.figures else ""
         return f"{ours}{paper}{MARKS[self.verdict or 'agrees']}"
@@ -61,7 +62,7 @@ def page(paper: str, title: str, export: Export, remarks: str) -> str:
         f"commit {export.commit}",
         f"{len(export.records)} trainings, one seed each, {hours:.1f} hours of workers",
         report.machines(export.records),
-        ", ".join(dict.fromkeys(record.environment.device_name or "" for record in export.records)),
+        ", ".join(dict.fromkeys(r.environment.device_name or "" for r in export.records if r.environment)),
     ]
     said = ", ".join(f"{counts[word]} {word}{MARKS[word]}" for word in MARKS)
     said = f"{sum(counts.values())} figures: {said}"

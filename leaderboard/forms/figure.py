@@ -147,7 +147,7 @@ def svg(lines: Sequence[Strip]) -> bytes:
 
 
 def pdf(lines: Sequence[Strip]) -> bytes:
-    """Draw the figure `lines` as PDF, with texts as text."""
+    """Draw strips of pictures, a line for each defense, as PDF with selectable text; `lines` are the strips."""
     return svg_to_pdf(svg(lines).decode())
 
 
