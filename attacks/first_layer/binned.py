@@ -29,8 +29,8 @@ class Binned:
 
     @classmethod
     def of(cls, reading: Reading, slack: float) -> "Binned":
-        """Read a round's bins. A bin holds the examples that open a row (neuron) of the first layer but not the next row;
-        its gradient is the difference between both rows' gradients.
+        """Read a round's bins. A bin holds the examples that open a row (neuron) of the first layer but not the next
+        row; its gradient is the difference between both rows' gradients.
 
         - `reading`: the round's readings (observed updates).
         - `slack`: distance outside the data's range allowed for an example, in widths of the range."""

@@ -38,7 +38,8 @@ class Joint:
         self, random: np.random.Generator, most: int, before: list[Entry] | None
     ) -> tuple[float, list[Entry], int]:
         """Search from public texts, or from the end `before` of another search with half of its texts drawn anew, in at
-        most `most` steps. Return the distance (share of the reading's squared length), the texts and the step count."""
+        most `most` steps. Return the distance (share of the reading's squared length), the texts and the step count.
+        `random` draws the public texts and the texts that change."""
         state = self._start(random) if before is None else self._drawn(random, before)
         loss, wide, steps = self._loss(state), False, 0
         while loss > _EXACT * self._zero and steps < most:
