@@ -35,8 +35,8 @@ def median(values: Tensor) -> Tensor:
 
 
 def kth_smallest(values: Tensor, k: int) -> Tensor:
-    """Return the `k`-th smallest of the `values` in each row, counted from 1: (*lead, value) → (*lead, 1). Equal to `kthvalue`,
-    which CUDA refuses under deterministic algorithms; a sort takes four times as long."""
+    """Return the `k`-th smallest of the `values` in each row, counted from 1: (*lead, value) → (*lead, 1). Equal to
+    `kthvalue`, which CUDA refuses under deterministic algorithms; a sort takes four times as long."""
     if torch.are_deterministic_algorithms_enabled():
         return values.sort(-1).values[..., k - 1 : k]
     return values.kthvalue(k, dim=-1, keepdim=True).values

@@ -27,7 +27,8 @@ class RunContext:
     time_limit: float | None = None
     """Seconds allowed per cell (experiment); None for no limit."""
     rows: int | None = None
-    """Number of readings (observed updates) attacked at once, over several cells; None: a GPU's capacity, or a single cell on a CPU."""
+    """Number of readings (observed updates) attacked at once, over several cells; None: a GPU's capacity, or a single
+    cell on a CPU."""
     data_errors_fail_cell: bool = True
     """True: missing or altered data crash the cell. False: the error is raised, as a fault of the machine."""
 

@@ -43,7 +43,8 @@ class Caught:
     trials: int
     """Number of received models, each in a different federation."""
     alarms: Mapping[str, int]
-    """Name of a detector → number of models with an alarm; the key `UNION` counts models with an alarm of any detector."""
+    """Name of a detector → number of models with an alarm; the key `UNION` counts models with an alarm of any
+    detector."""
     honest: float
     """Mean test accuracy of the honest models, in [0, 1]."""
     attacked: float

@@ -38,8 +38,9 @@ class Null:
 
     @classmethod
     def of(cls, cell: AttackCell, scores: Mapping[str, Iterable[Mapping[str, float]]]) -> Self:
-        """Return honest models' `scores` as a null distribution, from which thresholds follow, for the setting of the experiment `cell`. `scores` are stage
-        ("first" or "later" round) → for each honest model a map, detector → score."""
+        """Return honest models' `scores` as a null distribution, from which thresholds follow, for the setting of the
+        experiment `cell`. `scores` are stage ("first" or "later" round) → for each honest model a map, detector →
+        score."""
         listed = {stage: list(models) for stage, models in scores.items()}
         return cls(
             **_setting(cell),

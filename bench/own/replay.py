@@ -59,8 +59,8 @@ def positions(reading: Reading, draw: int | None = None, first: int = 1) -> Tens
 
 
 def moved_by(reading: Reading, raw: Tensors, rate: float, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    """Compute the client's update again, name → (reading, *shape), at the weights w + `rate`·`raw`. If the user gave the
-    weights w after the step instead of the weights before, these are the weights before.
+    """Compute the client's update again, name → (reading, *shape), at the weights w + `rate`·`raw`. If the user gave
+    the weights w after the step instead of the weights before, these are the weights before.
 
     - `reading`: the user's reading (observed update), which declares the training and its weights w.
     - `raw`: the update as sent, name → (reading, *shape); a step subtracts it.
