@@ -135,7 +135,7 @@ def test_an_isolated_example_is_named_among_candidates(tmp_path: Path) -> None:
     wrong, _ = active(reading, inputs, labels)
     record = run(which, RunContext(run=tmp_path), MEMORY)
     single = [row for row in range(12) if int(wrong[row].sum()) == 1]
-    assert single and record.status == "done"
+    assert single and record.attack is not None
     for row in single:
         named = [bool(example.named) for example in record.attack.readings[row].examples]
         assert named == wrong[row].tolist()

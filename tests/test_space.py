@@ -234,7 +234,7 @@ def test_a_relu_as_a_function_is_softened_too(way: str) -> None:
     y = x.clone().requires_grad_()
     weights = [*other.parameters()]
     single = [torch.autograd.grad(other(row[None]).logsumexp(1).sum(), weights, create_graph=True) for row in y]
-    (expected,) = torch.autograd.grad(sum(g.square().sum() for gs in single for g in gs), y)
+    (expected,) = torch.autograd.grad(torch.stack([g.square().sum() for gs in single for g in gs]).sum(), y)
     torch.testing.assert_close(grad(mixed)(x), expected)
     torch.testing.assert_close(soft(x), other(x))
     assert torch.equal(net(x), modules(x))
