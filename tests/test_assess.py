@@ -147,7 +147,8 @@ def test_members_of_a_long_training_are_recognised_and_strangers_are_not() -> No
         members.Trials.of(few, 0)
 
 
-def test_a_long_training_is_answered_by_members(tmp_path: Path) -> None:
+def test_a_long_training_is_answered_by_members(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plans, "EXAMPLES", 32)
     result = api.assess(stepped(), out=tmp_path, minutes=0.5)
     update = result.listeners[0]
     assert [each.attack for each in update.attempts][-2:] == ["gallery", "members"]

@@ -212,6 +212,8 @@ def test_softened_relus_near_the_kink_alone() -> None:
     assert torch.equal(model(x), x.relu())
     assert has_relu(model, x) and not has_relu(soft, x)
     assert not has_relu(torch.nn.Sequential(torch.nn.Sigmoid()), x)
+    normalised = torch.nn.Sequential(torch.nn.BatchNorm1d(3)).train()
+    assert not has_relu(normalised, torch.ones(1, 3)) and int(normalised.state_dict()["0.num_batches_tracked"]) == 0
 
 
 @pytest.mark.parametrize("way", ["F", "torch", "method", "in place"])

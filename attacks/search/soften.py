@@ -17,9 +17,9 @@ def has_relu(model: nn.Module, inputs: Tensor) -> bool:
     """Return whether `model` has a ReLU: a module, or a function that a pass over `inputs` (example, *shape) calls."""
     if any(isinstance(layer, nn.ReLU) for layer in model.modules()):
         return True
-    seen = _Functions(None)
+    seen, copied = _Functions(None), copy.deepcopy(model).eval()  # a pass in training mode changes running statistics
     with torch.no_grad(), seen:
-        model(inputs)
+        copied(inputs)
     return seen.called
 
 
