@@ -1,6 +1,8 @@
 """Trap weights: random rows in the first layer, each open for few examples in a batch."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from math import log10
 from typing import Literal
 
@@ -12,7 +14,7 @@ from bench.attacks.first_layer.certificate import Upper
 from bench.attacks.first_layer.layer import FirstLayer, refusal
 from bench.attacks.first_layer.ratios import Gradient, Ratios, by_agreement, honest_size, in_range, mean_gradient
 from bench.attacks.first_layer.rows import NO_ROWS, Rows, draws, public, rows_of, rows_to_choose
-from bench.attacks.first_layer.shaded import Shades
+from bench.attacks.first_layer.shaded import Shades, filled
 from bench.attacks.objective.mismatch import by_weights
 from bench.errors import NotApplicable
 from bench.parameters import parameter
@@ -132,7 +134,7 @@ class Trap(Attack):
         rows = rows_of(reading)
         assert rows is not None
         judge = Judge.of(reading, rows) if reading.classes > 2 else None
-        every, shades = torch.ones_like(rows.bias, dtype=torch.bool), Shades.of(reading, rows)
+        every, shades = torch.ones_like(rows.bias, dtype=torch.bool), cache(partial(Shades.of, reading, rows))
         examples = []
         for gradient in mean_gradient(reading, rows):
             certain, rest, judged = rows.weight.new_zeros(0, rows.weight.shape[1]), gradient, 0
@@ -215,7 +217,12 @@ class Judge:
 
 
 def _single(
-    rows: Rows, gradient: Gradient, reading: Reading, slack: float, among: Tensor, shades: Shades | None = None
+    rows: Rows,
+    gradient: Gradient,
+    reading: Reading,
+    slack: float,
+    among: Tensor,
+    shades: Callable[[], Shades | None] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the rows, in the mask `among` (row,), whose ratio dW / db may be a single example: their numbers, ratios
     (ratio, input), and sizes |db| (ratio,), the largest first. Such a ratio is in the data's range, up to `slack`
@@ -225,7 +232,7 @@ def _single(
     at = at[size[at].argsort(descending=True)]
     ratios = rows.first.undo(gradient.of_first[at, :-1] / gradient.of_first[at, -1:])
     if shades is not None:
-        ratios = shades.filled(ratios)
+        ratios = filled(ratios, shades)
     opens = (ratios * rows.weight[at]).sum(1) + rows.bias[at] > 0
     fits = in_range(ratios, reading.value_range, slack) & opens
     return at[fits], ratios[fits], size[at[fits]]

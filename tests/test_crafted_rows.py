@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from bench.attacks.bins import Bins
 from bench.attacks.first_layer.ratios import mean_gradient
 from bench.attacks.first_layer.rows import rows_of
-from bench.attacks.first_layer.shaded import Shades
+from bench.attacks.first_layer.shaded import Shades, filled
 from bench.attacks.fishing import Fishing
 from bench.attacks.trap import Judge, Trap
 from bench.contracts import attacks
@@ -459,6 +459,7 @@ def test_shades_estimate_values_from_their_places() -> None:
     true = strokes(500, 3).flatten(1).double()
     places = (true > 0).double()
     by_mean = places * true.sum(0) / places.sum(0)
-    assert (shades.filled(0.1 * places) - true).norm() < 0.5 * (by_mean - true).norm()
-    assert torch.equal(shades.filled(true[:1] + torch.arange(36) / 36), true[:1] + torch.arange(36) / 36)
+    assert (filled(0.1 * places, lambda: shades) - true).norm() < 0.5 * (by_mean - true).norm()
+    several = true[:1] + torch.arange(36) / 36
+    assert torch.equal(filled(several, lambda: shades), several)
     assert Shades.of(replace(reading, public_inputs=examples(100, 1)), rows) is None

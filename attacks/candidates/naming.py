@@ -16,7 +16,7 @@ from bench.gradients import group_gradients
 from bench.rng import Key
 from bench.trip import Budget, Reading
 
-_VALUES = 1 << 16  # kept of a gradient; larger gradients are hashed, which loses the reading's zeros
+VALUES = 1 << 16  # kept of a gradient; larger gradients are hashed, which loses the reading's zeros
 LIST = 10  # candidates named for a single example, best first
 
 
@@ -43,7 +43,7 @@ def _sets(reading: Reading, budget: Budget, key: Key) -> Tensor:
     until = math.inf if budget.seconds is None else time.monotonic() + budget.seconds
     observed = observations(reading)
     mean = mean_observation(observed)
-    sketch = Sketch.of({name: tuple(value.shape[1:]) for name, value in mean.items()}, key, _VALUES)
+    sketch = Sketch.of({name: tuple(value.shape[1:]) for name, value in mean.items()}, key, VALUES)
     values = sketch(mean).float().cpu()
     scores = _by_gradients(reading, sketch, values)
     description = reading.description

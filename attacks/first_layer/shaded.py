@@ -1,5 +1,6 @@
 """Values of an example whose reading shows signs only: a row's signs tell which values of the example are 0."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -36,11 +37,17 @@ class Shades:
         slope = torch.linalg.solve(centred.T @ centred + penalty, centred.T @ (known - mean))
         return cls(slope=slope, offset=mean - middle @ slope)
 
-    def filled(self, ratios: Tensor) -> Tensor:
-        """Return `ratios` (ratio, input), with the estimate in place of each ratio whose nonzero values are all
-        equal."""
-        size = ratios.abs()
-        largest, least = size.amax(1), size.where(size > 0, torch.inf).amin(1)
-        flat = (largest - least).abs() <= _EQUAL * largest
+    def values(self, ratios: Tensor) -> Tensor:
+        """Return the estimates for `ratios` (ratio, input) that tell places only; 0 stays 0."""
         places = (ratios > 0).double()
-        return torch.where(flat[:, None], places * (places @ self.slope + self.offset).clamp_min(0), ratios)
+        return places * (places @ self.slope + self.offset).clamp_min(0)
+
+
+def filled(ratios: Tensor, shades: Callable[[], Shades | None]) -> Tensor:
+    """Return `ratios` (ratio, input), with an estimate in place of each ratio whose nonzero values are all equal.
+    `shades` fits the estimate; without such a ratio it is not called."""
+    size = ratios.abs()
+    largest, least = size.amax(1), size.where(size > 0, torch.inf).amin(1)
+    flat = (largest - least).abs() <= _EQUAL * largest
+    fitted = shades() if bool(flat.any()) else None
+    return ratios if fitted is None else torch.where(flat[:, None], fitted.values(ratios), ratios)

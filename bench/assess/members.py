@@ -12,6 +12,8 @@ from torch import Tensor
 
 from bench.assess.client import Client
 from bench.assess.result import Figure
+from bench.attacks.candidates.listed import alone
+from bench.attacks.candidates.naming import VALUES
 from bench.attacks.inverter.sketch import Sketch
 from bench.attacks.objective.mismatch import mean_observation, observations
 from bench.errors import BenchError
@@ -24,9 +26,8 @@ STRANGERS = 9  # with the label of each true example
 _TRIALS = 64  # true examples, at most
 _FEWEST = 8
 _FIT = 1000  # public examples for the whitening
-_VALUES = 1 << 16  # of a gradient; larger gradients are hashed
 _RIDGE = 1e-4  # of the mean squared norm of a gradient
-_CHUNK = 32
+_PROBE = 32  # public examples whose gradients are timed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,8 +67,8 @@ class Trials:
 def expected_seconds(client: Client, trials: Trials) -> float:
     """Measure the time that `recognised` takes for `client`, in seconds."""
     assert client.public is not None and client.public_labels is not None
-    few, began = trials.fit[:_CHUNK], time.monotonic()
-    _gradients(client, client.public[few], client.public_labels[few])
+    few, began = trials.fit[:_PROBE], time.monotonic()
+    _gradients(client, _sketch(client), client.public[few], client.public_labels[few])
     count = len(trials.fit) + trials.strangers.numel() + len(trials.members)
     return 2 * (time.monotonic() - began) * count / len(few)
 
@@ -77,12 +78,12 @@ def recognised(client: Client, update: Reading, trials: Trials) -> Figure:
     client's update."""
     assert client.public is not None and client.public_labels is not None
     inputs, labels = client.inputs.flatten(0, 1), client.labels.flatten()
-    known = _gradients(client, client.public[trials.fit], client.public_labels[trials.fit])
-    at = trials.strangers.flatten()
-    strangers = _gradients(client, client.public[at], client.public_labels[at])
-    members = _gradients(client, inputs[trials.members], labels[trials.members])
+    sketch, at = _sketch(client), trials.strangers.flatten()
+    known = _gradients(client, sketch, client.public[trials.fit], client.public_labels[trials.fit])
+    strangers = _gradients(client, sketch, client.public[at], client.public_labels[at])
+    members = _gradients(client, sketch, inputs[trials.members], labels[trials.members])
     mean = mean_observation(observations(update))
-    observed = _sketch(client)({name: value[:1].cpu() for name, value in mean.items()}).float()
+    observed = sketch({name: value[:1].cpu() for name, value in mean.items()}).float()
     whiten = _Whitening.of(known)
     scores = whiten.scores(strangers, observed).reshape(trials.strangers.shape)
     hits = whiten.scores(members, observed) > scores.amax(1)
@@ -90,14 +91,13 @@ def recognised(client: Client, update: Reading, trials: Trials) -> Figure:
 
 
 def _sketch(client: Client) -> Sketch:
-    return Sketch.of({name: tuple(value.shape) for name, value in client.weights.items()}, Key(seed=0), _VALUES)
+    return Sketch.of({name: tuple(value.shape) for name, value in client.weights.items()}, Key(seed=0), VALUES)
 
 
-def _gradients(client: Client, inputs: Tensor, labels: Tensor) -> Tensor:
+def _gradients(client: Client, sketch: Sketch, inputs: Tensor, labels: Tensor) -> Tensor:
     """Return each example's gradient at the received weights, as a vector: (example, value)."""
-    sketch, targets = _sketch(client), one_hot(labels, client.classes, inputs.dtype)
-    pairs = zip(inputs[:, None].split(_CHUNK), targets[:, None].split(_CHUNK), strict=True)
-    return torch.cat([sketch(group_gradients(client.model, client.weights, x, y)).float() for x, y in pairs])
+    chunks = alone(inputs, one_hot(labels, client.classes, inputs.dtype))
+    return torch.cat([sketch(group_gradients(client.model, client.weights, x, y)).float() for x, y in chunks])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
