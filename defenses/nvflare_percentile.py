@@ -61,12 +61,13 @@ class KeepAbovePercentile(Transform):
         }, state
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
-        """Return the output for candidates `tensors`, under the zeros that the attacked reading `observed` shows: at
-        nonzero coordinates, the candidate within ±`limit`; at zeros, the candidate's excess over the percentile.
+        """Return the filter's output for the gradients `tensors` of an attacker's guess, with the zeros that the
+        attacked reading `observed` shows. At nonzero coordinates the output is the gradient clipped to ±`limit`. At
+        zeros the output is the part of the gradient above the filter's threshold: 0 for a right guess.
         `context`: place in the training.
 
-        The least nonzero magnitude of the reading bounds the percentile, except if the limit has shortened that
-        magnitude; the percentile of the candidate then takes its place."""
+        The threshold is the least nonzero magnitude of the reading. If `limit` has clipped this magnitude, the
+        threshold is the percentile of the guess."""
         seen = flattened(observed, context.lead).abs()
         least = seen.where(seen > 0, torch.inf).amin(-1)
         shortened = least >= self.limit * (1 - 1e-6)

@@ -1,6 +1,6 @@
 """Standings by accuracy at equal leakage: for a listener, the families that hide examples, the most accurate first."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from bench.errors import BenchError
@@ -194,42 +194,50 @@ def findings(tradeoff: Tradeoff, point: str) -> tuple[str, ...]:
 
     - `tradeoff`: accuracy and leakage of each family (a defense at all its strengths).
     - `point`: interception point of the attacker."""
-    lines = []
-    for (dataset, model), each in standings(tradeoff, point).items():
-        hidden = [one for one in each if "L1" in one.at]
-        proved = proofs(tradeoff, each)
-        leaks = [one.row.family for one in each if not {*NAMED} & {*one.at}]
-        pixels = [(one.kept[RECONSTRUCTED], one.row, one.at[RECONSTRUCTED]) for one in each if RECONSTRUCTED in one.at]
-        blurred = [(kept, row, figures) for kept, row, figures in pixels if row.family in leaks]
-        where = f"{dataset}, {model}"
-        if leaks:
-            lines.append(f"{where}: no useful strength hides examples: {', '.join(sorted(leaks))}.")
-        if blurred:
-            kept, row, figures = max(blurred, key=lambda one: one[0])
-            lines.append(
-                f"{where}: of these, {len(blurred)} can hide pixels and not the person: at most 5% reconstructed, and "
-                f"named still; the most accurate keeps {kept:.0%}: {setting(row, figures)}."
+    return tuple(
+        f"{dataset}, {model}: {line}"
+        for (dataset, model), ranked in standings(tradeoff, point).items()
+        for line in findings_of(tradeoff, ranked)
+    )
+
+
+def findings_of(tradeoff: Tradeoff, ranked: Sequence[Standing]) -> Iterator[str]:
+    """Yield the sentences of `findings` for a single federation.
+
+    - `tradeoff`: accuracy and leakage of each family.
+    - `ranked`: the federation's families by rank, from `standings`."""
+    hidden = [one for one in ranked if "L1" in one.at]
+    proved = proofs(tradeoff, ranked)
+    leaks = [one.row.family for one in ranked if not {*NAMED} & {*one.at}]
+    pixels = [(one.kept[RECONSTRUCTED], one.row, one.at[RECONSTRUCTED]) for one in ranked if RECONSTRUCTED in one.at]
+    blurred = [(kept, row, figures) for kept, row, figures in pixels if row.family in leaks]
+    if leaks:
+        yield f"no useful strength hides examples: {', '.join(sorted(leaks))}."
+    if blurred:
+        kept, row, figures = max(blurred, key=lambda one: one[0])
+        yield (
+            f"of these, {len(blurred)} can hide pixels and not the person: at most 5% reconstructed, and "
+            f"named still; the most accurate keeps {kept:.0%}: {setting(row, figures)}."
+        )
+    if hidden:
+        best = hidden[0]
+        yield (
+            f"{len(hidden)} of {len(ranked)} families meet L1; the most accurate keeps "
+            f"{best.kept['L1']:.0%}: {setting(best.row, best.at['L1'])}."
+        )
+    if proved:
+        kept, row, figures = proved[0]
+        yield (
+            f"ε proves L1 for {len(proved)} of {len(ranked)} families, with one reading of a client; the "
+            f"most accurate keeps {kept:.0%}: {setting(row, figures)}."
+        )
+        for kept, row, figures in proofs(tradeoff, ranked, PROVED_ALL)[:1]:
+            yield (
+                f"with all {row.uploads} readings of a client, the most accurate proof keeps {kept:.0%}: "
+                f"{setting(row, figures)}."
             )
-        if hidden:
-            best = hidden[0]
-            lines.append(
-                f"{where}: {len(hidden)} of {len(each)} families meet L1; the most accurate keeps "
-                f"{best.kept['L1']:.0%}: {setting(best.row, best.at['L1'])}."
-            )
-        if proved:
-            kept, row, figures = proved[0]
-            lines.append(
-                f"{where}: ε proves L1 for {len(proved)} of {len(each)} families, with one reading of a client; the "
-                f"most accurate keeps {kept:.0%}: {setting(row, figures)}."
-            )
-            for kept, row, figures in proofs(tradeoff, each, PROVED_ALL)[:1]:
-                lines.append(
-                    f"{where}: with all {row.uploads} readings of a client, the most accurate proof keeps {kept:.0%}: "
-                    f"{setting(row, figures)}."
-                )
-        else:
-            lines.append(f"{where}: ε proves L1 for no family with a useful accuracy.")
-        later = sorted(one.row.family for one in each if (at := one.row.at("L1")) is not None and at.leaks_later)
-        if later:
-            lines.append(f"{where}: at trained weights more than L1 is named: {', '.join(later)}.")
-    return tuple(lines)
+    else:
+        yield "ε proves L1 for no family with a useful accuracy."
+    later = sorted(one.row.family for one in ranked if (at := one.row.at("L1")) is not None and at.leaks_later)
+    if later:
+        yield f"at trained weights more than L1 is named: {', '.join(later)}."

@@ -64,8 +64,8 @@ class Binned:
 
 
 def rising(reading: Reading, rows: Rows) -> Tensor:
-    """Return the order (row,) in which `rows` rise from the lowest quantile to the highest, by their outputs at the
-    public mean in `reading`."""
+    """Return the indices (row,) that sort `rows` of the first layer by threshold, from the lowest quantile to the
+    highest. A row with a lower threshold has a larger output for the public mean image in `reading`."""
     return rows.outputs(rows.inputs(reading.public_mean[None]))[0].argsort(descending=True)
 
 

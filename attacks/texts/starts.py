@@ -45,13 +45,14 @@ def label_lists(inferred: Tensor, classes: int) -> list[Tensor]:
 
 
 def by_labels(fit: Fit, lists: list[Tensor], zero: float, draws: Sequence[np.random.Generator], most: int) -> Found:
-    """Search with the labels under which public texts explain the reading best, and with each list of labels that is
-    nearly as likely, at most half of the starts. The other starts have the labels with the lowest distance.
+    """Search the texts from one start for each generator in `draws`. Public texts under each list of labels give a
+    first distance to the reading. Up to half of the starts try the lists with the least first distances, each list
+    once. The other starts use the list with the least distance so far.
 
-    - `lists`: lists of labels, each (example,).
-    - `zero`: a zero gradient's distance.
+    - `lists`: lists of labels to try, each (example,).
+    - `zero`: distance of a zero gradient from the reading, the scale of a distance.
     - `draws`: a random generator for each start.
-    - `most`: steps for all starts."""
+    - `most`: total number of steps over all starts."""
     searches = [Search(fit.with_labels(labels), zero) for labels in lists]
     if len(searches) > 1:
         firsts = [search.first(np.random.default_rng(0)) for search in searches]

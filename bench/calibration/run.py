@@ -66,8 +66,8 @@ class Listener:
     """Reason why the first cell without a result has none; None: all cells have results."""
 
     def attacks(self, federation: Federation) -> tuple[Combination, ...]:
-        """Return the attacks of `federation`, the calibration's setting, that measure the listener's quantity at its
-        interception point: one for each weight seed."""
+        """Return the attack settings, one for each weight seed, that measure the share of named or reconstructed
+        examples (`question`) at the listener's interception point. `federation`: the attacked setting."""
         return federation.attacks[self.question, self.point]
 
     @property

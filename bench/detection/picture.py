@@ -24,8 +24,9 @@ def check(path: Path) -> None:
 
 
 def save(rows: Sequence[Row], path: Path) -> None:
-    """Draw the share of reconstructed examples against the share of caught weights, a dot for each attack in `rows` and
-    each round, into the file `path`, a .svg or .png. Raises `BenchError` if no attack reconstructs examples."""
+    """Draw the share of reconstructed examples against the share of received models that a client's detector catches
+    (raises an alarm for), a dot for each attack in `rows` and each round, into the file `path`, a .svg or .png. Raises
+    `BenchError` if no attack reconstructs examples."""
     text = chart_to_svg(specification(rows))
     write_atomically(path, text.encode() if path.suffix == ".svg" else svg_to_png(text, scale=2))
 

@@ -33,8 +33,9 @@ def corner(rows: Sequence[Row]) -> list[Dot]:
 
 
 def sentences(rows: Sequence[Row]) -> list[str]:
-    """Return three sentences on the attacks in `rows`: the number caught in every trial, the uncaught attacks that
-    reconstruct at least half of the examples, and the mean share of caught weights by round."""
+    """Return three sentences on the attacks in `rows`: the number with an alarm of a client's detector in every trial;
+    the attacks without more alarms than false alarms that reconstruct at least half of the examples; and the mean share
+    of alarms by round."""
     listed, hidden = dots(rows), corner(rows)
     always = sum(caught.share().value == 1 for _, _, caught in listed)
     return [

@@ -123,13 +123,13 @@ class Stages:
 
         - `tensors`: leading axes are (client, example) at `input` and `example`, and (client,) up to `server`; tensors
           at `aggregate` have no leading axis.
-        - `draw_key`: key of the random draws.
-        - `clients`: the clients' numbers.
-        - `draws`: source of random numbers; None draws by a key for each row (client or example).
+        - `draw_key`: place in the training (seed, round, step, draw), which seeds the random numbers of each row.
+        - `clients`: number of each client in `tensors`; empty at `aggregate`.
+        - `draws`: source of random numbers that replaces `draw_key`'s; None draws from `draw_key`.
         - `norms`: norms of the example gradients, name → (client, example); `examples`: the example gradients; both
           only for stage `step`.
-        - `weights`: weights at the start of the round, name → (*shape); `local`: data and weights behind the gradients,
-          only for stage `example`."""
+        - `weights`: weights at the start of the round, name → (*shape), for every stage.
+        - `local`: data and weights behind the gradients, only for stage `example`."""
         current, stages = dict(tensors), self
         rows, lead = _rows(stage, current, clients)
         random_index = 0  # counts only random transforms, so that other transforms in between change no draw

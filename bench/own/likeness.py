@@ -41,7 +41,8 @@ class Likeness:
 
     @property
     def least(self) -> tuple[float, float]:
-        """Cosine and scale of the update with the largest difference from its replay (the update computed again)."""
+        """Cosine with the replay (the update computed again), and norm divided by the replay's norm, of the update with
+        the largest difference from its replay (`worst`)."""
         return float(self.cosine[self.worst]), float(self.scale[self.worst])
 
     def alike(self, enough: float, length: float) -> bool:

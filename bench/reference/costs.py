@@ -12,13 +12,15 @@ _ANY = Entry(name="any")
 
 def expected(records: Iterable[Record], *, alone: bool = False) -> Callable[[AnyCell], float | None]:
     """Return a function from a cell (an experiment of a suite) to its expected CPU seconds, computed from the shipped
-    `records`. The function returns None for a cell without shipped records. `alone` True: the run has no undefended
-    cells, so no reconstruction can be reused from another defense.
+    `records`; the function returns None for a cell without shipped records.
 
-    A published defense with equal parameters has its measured times. Another defense gets each cell's median over the
-    published defenses of its type; a common factor then makes the sum equal to the median of these defenses' total
-    times. The two types are defenses that change single-example gradients, and all others; if no defense of the type is
-    published, all defenses count. Cells with a reused reconstruction count with their measured time."""
+    - `alone`: True for a run without undefended cells. Such a run computes every reconstruction itself. False: a
+      reconstruction that a shipped run reused from an undefended cell costs only the reuse.
+
+    A defense with records and equal parameters has its measured times. For another defense, a cell's time is the median
+    over the defenses with records of the same type, scaled so that the total time is the median total time. The two
+    types are defenses that change single-example gradients, and all others; without records of the type, all defenses
+    count."""
     taken: dict[str, dict[str, float]] = {}
     kinds: dict[bool, dict[str, dict[str, float]]] = {False: {}, True: {}}
     for record, seconds in _taken(records, alone=alone):

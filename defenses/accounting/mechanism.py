@@ -89,8 +89,8 @@ def sampling_of(
 ) -> Sampling:
     """Return how often a training uses a protected unit (an example or a client), in Fed-αCDP's convention.
 
-    - `unit`: a client has the rate K/N in every round. An example has the rate B/|D_i| in every local step; the paper
-      also states B·K/|D|.
+    - `unit`: a client has the rate K/N in every round. An example has the rate B/|D_i| in every local step; the field
+      `stated` of the result holds the paper's second rate, B·K/|D|.
     - `clients`, `per_round`: N clients, of which K take part in a round.
     - `rounds`, `steps`: numbers of rounds, and of local steps in a round.
     - `batch`, `client_examples`, `examples`: B, |D_i| and |D|, the numbers of examples in a batch, a client and all

@@ -126,7 +126,7 @@ def multiplicities(sigmas: Sequence[float], each: int) -> dict[float, int]:
 
 def grouped(counts: Mapping[float, float]) -> dict[float, float]:
     """Reduce `counts`, noise multiplier → number of steps, to at most 200 multipliers, for the speed of an accountant.
-    Adjacent multipliers are grouped, and the smallest counts for its group, so ε is never too small."""
+    Adjacent multipliers form a group: the smallest multiplier gets all steps of its group, so ε is never too small."""
     ordered = sorted(counts)
     size = -(-len(ordered) // _MANY)
     return {

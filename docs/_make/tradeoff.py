@@ -1,7 +1,7 @@
 """README's opening and the page on accuracy at equal leakage, from the shipped trade-off."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from _make.markdown import HEAD, paragraph, table
 from bench.calibration.measure import federations
@@ -12,7 +12,7 @@ from bench.leaderboard.tradeoff import (
     LISTENERS,
     Standing,
     ceilings,
-    findings,
+    findings_of,
     leakage,
     levels_of,
     proof,
@@ -23,18 +23,7 @@ from bench.leaderboard.tradeoff import (
     worst,
 )
 from bench.matrix.read import read
-from bench.record.tradeoff import (
-    LEVELS,
-    PROVED,
-    PROVED_ALL,
-    AtLevel,
-    Leaked,
-    Reconstructed,
-    Row,
-    Tradeoff,
-    codes,
-    permitted,
-)
+from bench.record.tradeoff import LEVELS, PROVED, PROVED_ALL, AtLevel, Row, Tradeoff, codes, permitted
 
 SERVER = LISTENERS["server"][0]
 ROWS = 5
@@ -46,8 +35,6 @@ STRIP = (  # made by docs/pictures/strip.toml
     '<img src="docs/pictures/strip.png" width="560" alt="Victims and reconstructions">\n\n'
     "Eight victims, reconstructed by `map` from a client's update; `map` knows the other 119 examples.\n\n"
 )
-_HEADS = ["defense", "strength", "accuracy kept", "named", "named later", "any attacker", "L1 proved"]
-_HEADS += ["… for all readings", "ε", "area", "DCS"]
 
 
 def picture(tradeoff: Tradeoff) -> str:
@@ -59,7 +46,7 @@ def opening(tradeoff: Tradeoff) -> str:
     """README's picture, table for the server, and the rule in short."""
     (where, ranked), *elsewhere = standings(tradeoff, SERVER).items()
     undefended = tradeoff.undefended_mean(*where)
-    heads = ["defense", "accuracy kept", "named", "named later", "any attacker", "proved", "ε"]
+    heads = ["defense", "accuracy kept", "named", "named later", "any attacker", "proved, kept", "ε"]
     shown = [each for each in ranked if each.rank is not None][:ROWS]
     rows = [_short(tradeoff, each) for each in shown]
     if others := [each.row for each in ranked if each not in shown]:
@@ -92,38 +79,42 @@ def _elsewhere(tradeoff: Tradeoff, where: tuple[str, str], ranked: Sequence[Stan
 
 
 def page(tradeoff: Tradeoff) -> str:
-    """The page: for each listener and federation a table per level, then the curves."""
+    """The page: for each listener and federation the findings, and a table with a column for each level."""
     parts = [
         HEAD.format(sources="bench/reference/tradeoff.json"),
         "# Accuracy at equal leakage: results\n\n",
         paragraph(
             f"Made by `bench calibrate`, {tradeoff.machine or 'machine unknown'}, code "
-            f"{codes(tradeoff)}.  Rule: [TRADEOFF](../TRADEOFF.md).  Intervals: 95 %, over weight "
-            "seeds.  A setting repeats with `bench run --matrix tradeoff --defense SETTING`, or the matrix of its data."
+            f"{codes(tradeoff)}.  Rule: [TRADEOFF](../TRADEOFF.md).  Intervals: 95 %, over weight seeds.  *Kept*: "
+            "share of the undefended accuracy, at the weakest strength that meets a level.  A setting repeats with "
+            "`bench run --matrix tradeoff --defense SETTING`, or the matrix of its data.  Curves over all strengths, "
+            "and every interval: `bench advise --html FILE`."
         ),
     ]
+    earlier: dict[tuple[str, str], tuple[str, list[Row]]] = {}
     for name, (point, meaning) in LISTENERS.items():
         groups = standings(tradeoff, point)
         if groups:
-            parts.append(f"\n## {name}: {meaning}\n\n")
-            parts += [f"- {line}\n" for line in findings(tradeoff, point)]
+            parts.append(f"\n## {name}: {meaning}\n")
         for where, ranked in groups.items():
-            undefended = tradeoff.undefended_mean(*where)
-            parts.append(f"\n### {where[0]}, {where[1]} (undefended accuracy {undefended:.1%})\n")
-            for level in levels_of(ranked):
-                heads = [head.replace("named", leakage(level)) for head in _HEADS]
-                parts.append(f"\n{level}:\n\n{table(heads, [_line(tradeoff, each, level) for each in ranked])}")
-    parts.append("\n## Curves\n\nShare of named tuning examples by strength, from weak to strong.\n\n")
-    parts.append(
-        table(["data set", "defense", "point", "strength: named", "later"], [_curve(row) for row in tradeoff.rows])
-    )
-    parts.append("\nShare of reconstructed tuning examples.\n\n")
-    parts.append(
-        table(
-            ["data set", "defense", "point", "strength: reconstructed", "later"],
-            [_pixels(row, row.reconstructed) for row in tradeoff.rows if row.reconstructed is not None],
-        )
-    )
+            rows = [each.row for each in ranked]
+            parts.append(
+                f"\n### {where[0]}, {where[1]} (undefended accuracy {tradeoff.undefended_mean(*where):.1%})\n\n"
+            )
+            same, before = earlier.get(where, ("", []))
+            if rows == before:
+                parts.append(f"The same figures as for the listener *{same}*.\n")
+                continue
+            earlier[where] = name, rows
+            parts += [f"- {line}\n" for line in findings_of(tradeoff, ranked)]
+            if met := [each for each in ranked if each.rank is not None]:
+                parts.append(
+                    "\n" + table(_heads(levels_of(ranked)), [_line(tradeoff, each, levels_of(ranked)) for each in met])
+                )
+            if missed := [each.row for each in ranked if each.rank is None]:
+                parts.append(
+                    "\n" + paragraph(f"No level met: {'; '.join(_missed(row, levels_of(ranked)) for row in missed)}.")
+                )
     absent = [row for row in tradeoff.rows if row.absent is not None]
     if absent:
         parts.append("\n## Without figures\n\n")
@@ -134,6 +125,13 @@ def page(tradeoff: Tradeoff) -> str:
             )
         )
     return "".join(parts)
+
+
+def _heads(levels: Sequence[str]) -> list[str]:
+    heads = ["defense"]
+    for level in levels:
+        heads += [f"{level}: strength", "kept", leakage(level), "later"]
+    return [*heads, "any attacker", "L1 proved", "… for all readings", "ε", "area", "DCS"]
 
 
 def _short(tradeoff: Tradeoff, each: Standing) -> list[str]:
@@ -189,56 +187,43 @@ def capability(tradeoff: Tradeoff, row: Row) -> float | None:
     return 1 / (1 + min(distances))
 
 
-def _line(tradeoff: Tradeoff, each: Standing, level: str) -> list[str]:
-    at = each.at.get(level)
-    numbers = [_number(area(tradeoff, each.row)), _number(capability(tradeoff, each.row))]
-    if at is None:
-        return [f"`{each.row.family}`", reason(each.row, level), NONE, _best_share(each.row), *[NONE] * 5, *numbers]
+def _line(tradeoff: Tradeoff, each: Standing, levels: Sequence[str]) -> list[str]:
+    row = each.row
+    line = [f"`{row.family}`"]
+    for level in levels:
+        at = each.at.get(level)
+        if at is None:
+            line += [reason(row, level), NONE, NONE, NONE]
+        else:
+            later = NONE if at.trained is None else f"{at.trained[0]:.0%}"
+            line += [_strength(at), f"{each.kept[level]:.0%}", _interval(at.share, at.low, at.high), later]
+    at = next(each.at[level] for level in LEVELS if level in each.at)
+    released = NONE if at.released is None else f"{epsilon(at.released)} ({(at.released_of or '').split(',')[0]})"
+    proved = [proof(tradeoff, row), proof(tradeoff, row, PROVED_ALL)]
     return [
-        f"`{setting(each.row, at)}`",
-        _strength(at),
-        f"{each.kept[level]:.1%}",
-        _interval(at.share, at.low, at.high),
-        NONE if at.trained is None else f"{_interval(*at.trained)}",
-        ceilings(each.row, at),
-        proof(tradeoff, each.row),
-        proof(tradeoff, each.row, PROVED_ALL),
-        NONE if at.released is None else f"{epsilon(at.released)} ({at.released_of})",
-        *numbers,
+        *line,
+        ceilings(row, at),
+        *proved,
+        released,
+        _number(area(tradeoff, row)),
+        _number(capability(tradeoff, row)),
     ]
+
+
+def _missed(row: Row, levels: Sequence[str]) -> str:
+    reasons = [reason(row, level) for level in levels]
+    return f"`{row.family}` ({', '.join(dict.fromkeys(reasons))})"
 
 
 def _strength(at: AtLevel) -> str:
     if at.value is None:
         return NONE
-    low, high = at.interval or (at.value, at.value)
-    return f"{at.value:.3g} [{low:.3g}–{high:.3g}]"
+    return f"{at.value:.4g}"
 
 
 def _number(value: float | None) -> str:
     return NONE if value is None else f"{value:.2f}"
 
 
-def _best_share(row: Row) -> str:
-    shares = [each.share for each in row.curve]
-    return f"{'≥ ' if min(shares) < 1 else ''}{min(shares):.0%}" if shares else NONE
-
-
 def _interval(share: float, low: float, high: float) -> str:
     return f"{bracketed(share, low, high)} %"
-
-
-def _curve(row: Row) -> list[str]:
-    return [*_place(row), _steps(row.curve), _steps(row.trained_curve)]
-
-
-def _pixels(row: Row, figures: Reconstructed) -> list[str]:
-    return [*_place(row), figures.absent or _steps(figures.curve), _steps(figures.trained_curve)]
-
-
-def _place(row: Row) -> list[str]:
-    return [row.dataset, f"`{row.family}`", " ".join((row.point, *row.also))]
-
-
-def _steps(curve: Iterable[Leaked]) -> str:
-    return ", ".join(f"{'–' if n.value is None else f'{n.value:.3g}'}: {n.share:.1%}" for n in curve)
