@@ -11,7 +11,8 @@ from bench.trip import Budget, Reading, Reconstruction
 
 @dataclass(frozen=True, kw_only=True)
 class LabelsOnly(Attack):
-    """Infer labels from the last layer's gradient; inputs are the public mean, so only the labels can score."""
+    """Infer labels from the last layer's gradient, without a reconstruction of inputs: all inputs returned are the
+    public mean. The attack shows how much labels leak."""
 
     reference = "Zhao et al. 2020; batches: Wainakh et al. 2021"
     iterative = False

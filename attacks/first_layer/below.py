@@ -31,14 +31,17 @@ class Below:
         return self._inputs(self.layer, self.weights, images)
 
     def features_of_all(self, images: Tensor) -> Tensor:
-        """Return the features of many `images` (image, *value) in float64 on the CPU: (image, feature)."""
+        """Compute the features (inputs of the fully connected layer) for many `images` (image, *value), in chunks that
+        fit into memory: (image, feature) in float64 on the CPU."""
         with torch.no_grad():
             return torch.cat([self.features(part).double().cpu() for part in images.split(_CHUNK)])
 
     def opened(self, public: Tensor) -> "Below":
-        """Return these convolutions with biases that keep every ReLU open: features are then maxima (pooling) of linear
-        functions, and a search finds the image. `public` (image, *shape): images that give the largest input of each
-        channel."""
+        """Choose larger biases for these convolutions, for a server that sends them to clients: every ReLU then stays
+        open (input above 0) and loses no information. Features become maxima (by pooling) of linear functions, from
+        which a search recovers the image. Return the convolutions with these biases.
+
+        - `public` (image, *shape): public images; their largest value in each channel determines the biases."""
         weights = dict(self.weights)
         for path in self.convolutions:
             with torch.no_grad():

@@ -14,7 +14,9 @@ _EDGE = 1e-4  # of a ratio's largest output: a smaller output may open the row o
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Binned:
-    """Bins in a round, for a batch with several readings (observed updates)."""
+    """The bins of the attack `bins` in a round, for each reading (observed update) in a batch. The server has chosen
+    the first layer such that row (neuron) i opens for examples above quantile i of a common direction. A bin holds the
+    examples between two neighbouring quantiles; a single example in a bin can be computed from the gradient."""
 
     rows: Rows
     """First two layers, with the round's weights."""
@@ -29,8 +31,9 @@ class Binned:
 
     @classmethod
     def of(cls, reading: Reading, slack: float) -> "Binned":
-        """Read a round's bins. A bin holds the examples that open a row (neuron) of the first layer but not the next
-        row; its gradient is the difference between both rows' gradients.
+        """Compute the bins' gradients and the possible single examples from the readings of a round. A bin's gradient
+        is the difference between the gradients at two neighbouring rows (neurons) of the first layer: the examples in
+        the bin open the first row, but not the next.
 
         - `reading`: the round's readings (observed updates).
         - `slack`: distance outside the data's range allowed for an example, in widths of the range."""
@@ -54,8 +57,11 @@ class Binned:
         )
 
     def refutes(self, ratios: Tensor, row: int) -> Tensor:
-        """Return a mask (ratio,) of the `ratios` (ratio, input), possible examples, that this round refutes: the bin in
-        which such an example would lie is empty. `row` is the reading's position in the batch."""
+        """Test candidates from another round against this round: a candidate is false if its bin in this round is
+        empty. Return a mask (ratio,), True for a false candidate.
+
+        - `ratios` (ratio, input): the candidates, as first-layer inputs.
+        - `row`: position in the batch for the reading behind the candidates."""
         outputs = self.rows.outputs(ratios)[:, self.order]
         edge = _EDGE * outputs.abs().amax(1, keepdim=True)
         low, high = ((outputs > limit).sum(1) - 1 for limit in (edge, -edge))
@@ -64,13 +70,16 @@ class Binned:
 
 
 def rising(reading: Reading, rows: Rows) -> Tensor:
-    """Return the indices (row,) that sort `rows` of the first layer by threshold, from the lowest quantile to the
-    highest. A row with a lower threshold has a larger output for the public mean image in `reading`."""
+    """Return the order of the first layer's `rows` (neurons) by quantile, lowest first, as indices (row,): the attack
+    `bins` subtracts the gradients of neighbours in this order. A row with a lower quantile has a larger output for the
+    mean public image in `reading`."""
     return rows.outputs(rows.inputs(reading.public_mean[None]))[0].argsort(descending=True)
 
 
 def alike(above: Tensor) -> Tensor:
-    """Return which neighbouring columns are equal in the second layer's weight `above` (unit, row): (row - 1,)."""
+    """Return a mask (row - 1,): True if two neighbouring rows have equal columns in the second layer's weight `above`
+    (unit, row). An example then has the same δ (∂loss/∂z at the first layer's output z) at both rows, so that the
+    difference between the rows' gradients belongs to a bin."""
     return (above[:, :-1] == above[:, 1:]).all(0)
 
 

@@ -32,8 +32,9 @@ class _Output(nn.Module):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upper:
-    """The part of a model above its first layer: it simulates gradients at the first layer's output, in float64 on the
-    CPU."""
+    """The layers above a model's first layer, as a simulator: for a guessed example it computes δ = ∂loss/∂z at the
+    first layer's output z. An attack compares this δ with the observed gradient to confirm the guess. All values are in
+    float64 on the CPU."""
 
     model: nn.Module
     """The reading's model, with the first layer replaced by `output`."""
@@ -50,8 +51,7 @@ class Upper:
 
     @classmethod
     def of(cls, reading: Reading, layer: FirstLayer, *, observed: bool = True) -> "Upper":
-        """Copy the part of the model above its first layer, with the weights of the reading's first observation
-        (report).
+        """Copy the layers above the model's first layer, with the weights of the reading's first observation (report).
 
         - `reading`: the attacked readings, with model and weights.
         - `layer`: the first layer.
@@ -94,8 +94,9 @@ class Upper:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
-    """Agreement between two estimates of δ (∂loss/∂z at the first layer's output z): from the gradient, and simulated
-    by the model for a reconstructed example."""
+    """Evidence for each reconstructed example: agreement between δ (∂loss/∂z at the first layer's output z) from the
+    gradient and δ that the model gives for the reconstruction. High agreement confirms the reconstruction, without
+    knowledge of the truth."""
 
     explained: Tensor
     """Agreement (example,) under the best label: 1 for equal δ, about -1 for a different example with the same label.
@@ -111,8 +112,9 @@ class Agreement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Witness:
-    """Judge of reconstructed examples: simulates δ (∂loss/∂z at the first layer's output z), and compares δ in units of
-    its usual variation among public examples."""
+    """Test that confirms reconstructed examples without knowledge of the truth. The model simulates δ (∂loss/∂z at the
+    first layer's output z) for the reconstruction; the test compares this δ with δ from the observed gradient.
+    Differences count in units of the standard deviation among public examples."""
 
     upper: Upper
     """Layers above the first layer; they simulate δ."""
@@ -122,8 +124,8 @@ class Witness:
 
     @classmethod
     def of(cls, reading: Reading, layer: FirstLayer) -> "Witness":
-        """Prepare the judge for the model in `reading`, whose first layer is `layer`. The reading's public examples
-        give the usual variation of δ."""
+        """Prepare the test for the model in `reading`, whose first layer is `layer`: measure how much δ varies among
+        the reading's public examples."""
         public = reading.public_inputs[:PUBLIC].flatten(1).double().cpu()
         usual = _unit(Upper.of(reading, layer, observed=False).deltas(public))
         around = (usual - usual.mean(0)).flatten(0, 1)
@@ -132,12 +134,13 @@ class Witness:
         return cls(upper=Upper.of(reading, layer), directions=axes[:, shown] / variance[shown].sqrt())
 
     def agreement(self, inputs: Tensor, deltas: Tensor) -> Agreement:
-        """Compare two estimates of each example's δ: `deltas` from the gradient, and the δ that the model simulates for
-        the reconstructed `inputs` (example, value).
+        """Test reconstructed examples: compare δ from the gradient with δ that the model gives for each reconstruction.
+        Return the agreement: 1 minus the mean squared difference along `directions`, under the label with the least
+        difference.
 
-        `deltas` are (example, neuron), known up to a factor per example, so both δ are scaled to length 1. The
-        agreement is 1 minus the mean squared difference along `directions`, under the label with the least difference.
-        """
+        - `inputs` (example, value): the reconstructed examples.
+        - `deltas` (example, neuron): δ from the gradient, known up to a factor per example; both δ are scaled to length
+          1."""
         gaps = self.upper.deltas(inputs)
         gaps = _unit(gaps) - _unit(deltas)[:, None]
         labels = gaps.square().sum(-1).nan_to_num(torch.inf).argmin(1)

@@ -10,12 +10,14 @@ _FLOOR = 1e-6  # of the mean variance: directions with less have equal noise
 def unseen(
     weight: Tensor, bias: Tensor, honest: Tensor, known: Tensor, share: float, draw: np.random.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Add noise to the rows (neurons) of a first layer, as a disguise; return weight (row, input) and bias (row,).
-    Almost the same examples as before open a row (output above 0). Each row has the root mean square norm of the
-    `honest` rows (row, input).
+    """Disguise the first layer that a server has chosen for an attack: add noise to its rows (neurons), so that rows no
+    longer look alike and have the usual norm. Noise is large in directions in which public examples hardly vary, so
+    that almost the same examples open a row (output above 0) as before. Return the weight (row, input) and the bias
+    (row,).
 
-    - `weight` (row, input), `bias` (row,): the first layer without noise.
-    - `known` (example, input): public examples; noise is large where their variance is small.
+    - `weight` (row, input), `bias` (row,): the chosen layer without noise.
+    - `honest` (row, input): the layer before the server's choice; it gives the root mean square norm of a row.
+    - `known` (example, input): public examples.
     - `share` in [0, 1): share of noise in a row's squared norm.
     - `draw`: source of the noise."""
     size = honest.square().sum(1).mean().sqrt()

@@ -17,8 +17,9 @@ _REST = 1e-3  # of a row's explained bias gradient: a smaller rest is rounding
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gradient:
-    """Gradient in a reading (observed update) at the first two fully connected layers, in float64. A row is a
-    first-layer neuron, a unit a second-layer neuron."""
+    """The observed gradient at a model's first two fully connected layers, from which an attack computes examples. The
+    gradients of examples already recovered can be subtracted. A row is a first-layer neuron, a unit a second-layer
+    neuron; tensors are in float64."""
 
     of_first: Tensor
     """First layer's gradient [dW | db], (row, input + 1)."""
@@ -42,7 +43,8 @@ class Gradient:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ratios:
-    """Ratios in a reading (observed update) of a round that may be single examples."""
+    """Candidate examples from a reading (observed update). A row (neuron) of the first layer with a single open example
+    has the ratio dW / db equal to this example; ratios of other rows are mixtures."""
 
     values: Tensor
     """Candidate examples, a row's (neuron's) weight gradient over its bias gradient: (ratio, input)."""
@@ -53,7 +55,8 @@ class Ratios:
 
     @staticmethod
     def united(rounds: Sequence["Ratios"]) -> "Ratios":
-        """Return the ratios of all `rounds`, with the first bad status, if any."""
+        """Join the candidates of several `rounds` into one object. The status is the first that is not "ok", otherwise
+        "ok"."""
         return Ratios(
             values=torch.cat([each.values for each in rounds]),
             size=torch.cat([each.size for each in rounds]),
@@ -62,8 +65,8 @@ class Ratios:
 
 
 def mean_gradient(reading: Reading, rows: Rows) -> Iterator[Gradient]:
-    """Yield the gradient at the first two layers for each reading in the batch, as a mean over observations (repeated
-    reports on the same victims). `rows`: the two layers."""
+    """Yield the observed gradient at the first two layers `rows`, for each reading in the batch `reading` in order.
+    Observations (repeated reports on the same victims) are averaged."""
     mean = mean_observation(observations(reading))
     for row in range(len(reading)):
         first, second = table(rows.first, [mean], row), mean[f"{rows.second}weight"][row].double().cpu()
@@ -71,9 +74,10 @@ def mean_gradient(reading: Reading, rows: Rows) -> Iterator[Gradient]:
 
 
 def in_range(ratios: Tensor, value_range: tuple[float, float], slack: float) -> Tensor:
-    """Return a mask of valid examples: (row,). An example's values lie in the data's range, up to a small distance.
+    """Return which candidate examples are possible values of the data, as a mask (row,): a candidate may leave the
+    data's range by a small distance only.
 
-    - `ratios` (row, input): candidate examples, a row's (neuron's) weight gradient over bias gradient.
+    - `ratios` (row, input): candidates, a row's (neuron's) weight gradient over bias gradient.
     - `value_range`: smallest and largest data value.
     - `slack`: largest root mean square distance outside the range, as a multiple of the range's width."""
     low, high = value_range
@@ -82,9 +86,13 @@ def in_range(ratios: Tensor, value_range: tuple[float, float], slack: float) -> 
 
 
 def by_agreement(ratios: Tensor, size: Tensor, near: float) -> tuple[Tensor, Tensor]:
-    """Return a mean (input,) for each group among `ratios` (ratio, input) closer than `near` (root mean square),
-    weighted by `size` (ratio,) squared, and the number of ratios in each group. Groups around the ratios with most
-    neighbours come first."""
+    """Group candidate examples that are nearly equal: several rows (neurons) with the same ratio probably show a true
+    example. Return each group's mean (group, input) and number of candidates (group,); groups around the candidates
+    with most neighbours come first.
+
+    - `ratios` (ratio, input): the candidates.
+    - `size` (ratio,): absolute bias gradients; their squares are the weights in the mean.
+    - `near`: largest root mean square distance within a group."""
     gaps = torch.cdist(ratios, ratios) / ratios.shape[1] ** 0.5
     close = gaps <= near
     remaining = torch.ones(len(ratios), dtype=torch.bool)
@@ -100,6 +108,6 @@ def by_agreement(ratios: Tensor, size: Tensor, near: float) -> tuple[Tensor, Ten
 
 
 def honest_size(rows: Rows) -> Tensor:
-    """Return the root mean square (a scalar tensor) of the second layer's weights in `rows`, the unit for chosen
-    weights."""
+    """Return the usual size of the second layer's weights in `rows`, before a server changes them: their root mean
+    square, a scalar tensor. Attacks state the size of chosen weights as a multiple of this value."""
     return rows.above.square().mean().sqrt()

@@ -22,8 +22,9 @@ NO_ROWS = "its first layer is no fully connected layer with bias, followed by Re
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """A first fully connected layer with ReLU, and the fully connected layer above. A row is a first-layer neuron, a
-    unit a second-layer neuron."""
+    """A model's first two fully connected layers with a ReLU between: the layers whose weights a malicious server
+    chooses, and from whose gradients an attack computes examples. A row is a first-layer neuron, a unit a second-layer
+    neuron."""
 
     first: FirstLayer
     """First layer, with the input normalisation."""
@@ -60,16 +61,17 @@ class Rows:
     def chosen(
         self, server: Server, weight: Tensor, bias: Tensor, above: Tensor, expected: Tensor, *, limit: bool = True
     ) -> dict[str, Tensor]:
-        """Return the weights that a server sends, name → (*shape), with chosen first two layers.
+        """Build the model's weights that a malicious server sends: chosen first two layers, all other layers unchanged.
+        Return name → (*shape).
 
-        - `server`: the server's knowledge before the round; it gives all other weights.
-        - `weight` (row, input), `bias` (row,): first layer, on inputs without normalisation, up to a common factor.
-          This factor limits the second layer's outputs to ±1 at the `expected` examples: however large `above`, the
-          loss does not saturate, and each example keeps its gradient.
-        - `above` (unit, row): second layer's weight; its bias becomes 0.
-        - `expected` (example, input): examples such as the server expects behind a reading.
-        - `limit`: True applies the factor. False takes the first layer as given; the second layer's bias then centres
-          its outputs."""
+        - `server`: the server's knowledge before the round, with the model's weights.
+        - `weight` (row, input), `bias` (row,): chosen first layer, for inputs without normalisation.
+        - `above` (unit, row): chosen weight of the second layer.
+        - `expected` (example, input): public examples, similar to those behind a reading.
+        - `limit`: True multiplies the first layer by a factor, so that the second layer's outputs are within ±1 for the
+          `expected` examples, and sets the second layer's bias to 0: the loss then does not saturate, however large
+          `above` is, and each example keeps its gradient. False keeps the first layer as given; the second layer's bias
+          centres its outputs."""
         reached = (expected @ weight.T + bias).relu() @ above.T
         factor = 1 / reached.abs().max().clamp_min(1e-12) if limit else 1.0
         values = self.of_first(factor * weight, factor * bias) | {
@@ -79,8 +81,8 @@ class Rows:
         return {name: values.get(name, value).to(value) for name, value in server.weights.items()}
 
     def of_first(self, weight: Tensor, bias: Tensor) -> dict[str, Tensor]:
-        """Return the first layer's parameters, name → (*shape), which compute the outputs by `weight` (row, input) and
-        `bias` (row,) for inputs without normalisation."""
+        """Return the first layer's parameters, name → (*shape), that give the same outputs for normalised inputs as
+        `weight` (row, input) and `bias` (row,) for inputs without normalisation."""
         weight = weight / self.first.factor
         return {f"{self.first.prefix}weight": weight, f"{self.first.prefix}bias": bias - weight @ self.first.offset}
 
@@ -164,8 +166,9 @@ def _behind(calls: list[_Call]) -> tuple[tuple[str, ...], list[_Call]]:
 
 
 def rows_to_choose(server: Server, *, behind: bool = False) -> Rows:
-    """Return the first two fully connected layers of the model of `server`; an attack then chooses their weights.
-    Raises `NotApplicable` unless both layers have a bias, with a ReLU between. `behind`: as in `rows_of`."""
+    """Return the first two fully connected layers in the model of `server`, for an attack that chooses their weights.
+    `behind` True also takes layers behind convolutions. Raises `NotApplicable` unless both layers have a bias, with a
+    ReLU between."""
     rows = rows_of(server, behind=behind)
     if rows is None:
         raise NotApplicable(NO_ROWS)
@@ -173,12 +176,14 @@ def rows_to_choose(server: Server, *, behind: bool = False) -> Rows:
 
 
 def draws(server: Server, key: Key, purpose: str) -> np.random.Generator:
-    """Return a random generator for chosen rows, other draws in each round that `server` chooses. `key` is the attack's
-    key, `purpose` a word for the kind of draw."""
+    """Return a random generator for the weights that a malicious server chooses. Each round in which `server` chooses
+    weights has other random numbers. `key` is the attack's key; `purpose` is a word that separates several generators,
+    such as "rows"."""
     return key.generator(purpose, *([server.finished] if server.finished else []))
 
 
 def public(known: Reading | Server, rows: Rows) -> Tensor:
-    """Return the inputs of the first layer in `rows` for at most 4096 public examples, (example, input) in float64.
-    `known` is a reading, or the server's knowledge before the round."""
+    """Return the inputs of the first layer in `rows` for at most 4096 public examples: (example, input) in float64. An
+    attack learns from them which outputs to expect from victims. `known` is a reading, or the server's knowledge before
+    the round."""
     return rows.inputs(known.public_inputs[:PUBLIC])

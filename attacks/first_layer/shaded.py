@@ -16,7 +16,8 @@ _RIDGE = 1.0  # weight of the penalty, in examples
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shades:
-    """Linear estimate of an example from the places of its nonzero values, fitted to public examples."""
+    """Estimate of an example's values, for a defense that sends signs: signs show only which values of the example are
+    0. A ridge regression, fitted to public examples, predicts the nonzero values from their positions."""
 
     slope: Tensor
     """Coefficients, (place, value) in float64."""
@@ -25,8 +26,8 @@ class Shades:
 
     @classmethod
     def of(cls, reading: Reading, rows: Rows) -> "Shades | None":
-        """Fit the estimate to the public examples in `reading`, as inputs of the first layer in `rows`. None if few of
-        their values are 0."""
+        """Fit the estimate to the public examples in `reading`. `rows` holds the first layer, whose inputs are the
+        values. Return None if fewer than 5 % of the public values are 0, because positions then tell little."""
         known = public(reading, rows)
         places = (known != 0).double()
         if 1 - places.mean() < _FEWEST:
@@ -38,14 +39,19 @@ class Shades:
         return cls(slope=slope, offset=mean - middle @ slope)
 
     def values(self, ratios: Tensor) -> Tensor:
-        """Return the estimates for `ratios` (ratio, input) that tell places only; 0 stays 0."""
+        """Estimate the examples' values from the positions of nonzero values: (ratio, input). `ratios` (ratio, input)
+        are candidate examples of which only the positions above 0 are used; other values stay 0."""
         places = (ratios > 0).double()
         return places * (places @ self.slope + self.offset).clamp_min(0)
 
 
 def filled(ratios: Tensor, shades: Callable[[], Shades | None]) -> Tensor:
-    """Return `ratios` (ratio, input), with an estimate in place of each ratio whose nonzero values are all equal.
-    `shades` fits the estimate; without such a ratio it is not called."""
+    """Replace candidate examples from signs by estimates: a candidate whose nonzero values all have the same magnitude
+    shows only positions. Return all candidates (ratio, input).
+
+    - `ratios` (ratio, input): the candidates.
+    - `shades`: function that fits the estimate, called only if there is such a candidate; with result None, all
+      candidates stay unchanged."""
     size = ratios.abs()
     largest, least = size.amax(1), size.where(size > 0, torch.inf).amin(1)
     flat = (largest - least).abs() <= _EQUAL * largest

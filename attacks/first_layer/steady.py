@@ -18,19 +18,19 @@ NO_THIRD = "several local steps move the rows of a net without a third layer; bi
 def steady(
     server: Server, rows: Rows, weight: Tensor, bias: Tensor, levels: Tensor, expected: Tensor
 ) -> dict[str, Tensor]:
-    """Return the weights that a server sends for several local steps, name → (*shape). During the steps, the chosen
-    first and second layer must hardly change.
+    """Choose the weights that a malicious server sends to clients with several local steps, name → (*shape): the chosen
+    first two layers must hardly change during these steps, or the attack `bins` fails.
 
-    A step moves each row by η δ x, with the learning rate η and δ = ∂loss/∂z at the row's output z, and makes the
-    second layer's columns unequal. Both effects vanish with δ, so the last layer's weights are made small. Very small
-    weights are impossible: a client sends the difference between float32 weights, which rounding would hide. The second
-    layer's bias keeps all units open (output above 0).
+    A local step moves a row (neuron) by η δ x, with the learning rate η, an example x and δ = ∂loss/∂z at the row's
+    output z; the step also makes the second layer's columns unequal. Both effects are proportional to δ, so the last
+    layer gets small weights, which make δ small. Too small weights would fail: a client sends differences of float32
+    weights, and rounding would hide them. The second layer's bias keeps all its units open (output above 0).
 
-    - `server`: the server's knowledge before the round.
-    - `rows`: first two layers.
-    - `weight` (row, input), `bias` (row,): first layer, for inputs without normalisation, up to a common factor.
-    - `levels` (unit, 1): second layer's equal columns, up to a common factor.
-    - `expected` (example, input): examples such as the server expects behind a reading.
+    - `server`: the server's knowledge before the round, with model, learning rate and batch size.
+    - `rows`: the model's first two layers.
+    - `weight` (row, input), `bias` (row,): chosen first layer, for inputs without normalisation, up to a common factor.
+    - `levels` (unit, 1): common column of the second layer, up to a factor.
+    - `expected` (example, input): public examples, similar to those behind a reading.
 
     Raises `NotApplicable` for a model whose second layer is the last."""
     last = last_layer(server)

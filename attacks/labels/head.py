@@ -14,7 +14,7 @@ from bench.uses import nearest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """A model's last layer, whose gradient shows labels."""
+    """A model's last layer: the names of its parameters, from whose gradients attacks infer labels."""
 
     path: str
     """Path of the layer in the model; "" is the model itself."""
@@ -31,8 +31,8 @@ class Head:
         return f"{self.path}.{parameter}" if self.path else parameter
 
     def signal(self, values: Mapping[str, Tensor]) -> str:
-        """Return the name of the gradient tensor from which labels are read: the layer's bias if it is in `values`,
-        otherwise `nearest`, the parameter nearest to the logits. `values`: name → gradient."""
+        """Return the name of the gradient tensor from which labels are inferred: the last layer's bias if `values` has
+        its gradient, otherwise the weight nearest to the logits. `values`: name → gradient."""
         return self.name("bias") if self.name("bias") in values else self.nearest
 
 
@@ -66,8 +66,8 @@ def head(known: Reading | Server) -> Head | None:
 
 
 def usual(reading: Reading) -> bool:
-    """Return whether the client behind the batch `reading` trains by SGD on the mean cross entropy; the rules for label
-    inference assume this training."""
+    """Return whether the usual rules for label inference hold for the batch `reading`: they assume that clients train
+    by SGD on the mean cross entropy."""
     return reading.adam is None and reading.rule is None and loss_of(reading.model) is cross_entropy
 
 

@@ -19,8 +19,8 @@ PUBLIC = 512  # public examples for the features
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastLayer:
-    """A model's last layer, for a reading (observed update): weights, observed gradient, and features (the layer's
-    inputs) of public examples. Tensors are in float64 on the CPU."""
+    """All data for label inference from a model's last layer, for a single reading (observed update): weights, observed
+    gradient, and mean features (inputs of the layer) of public examples. Tensors are in float64 on the CPU."""
 
     weight: Tensor
     """Weight at the start of the round (class, feature)."""
@@ -49,7 +49,8 @@ class LastLayer:
 
     @property
     def distinct(self) -> int:
-        """Number of distinct examples: the examples in the client's first pass over its data."""
+        """Number of distinct examples that the client uses in the round. It is smaller than `examples` if the client
+        passes over its data several times."""
         return self.examples if self.client_examples is None else min(self.examples, self.client_examples)
 
     @property
@@ -64,18 +65,21 @@ class LastLayer:
 
     @property
     def examples(self) -> int:
-        """Number of positions for examples in all local steps; an example counts at each use."""
+        """Number of examples over all local steps: the length of a label sequence. An example that the client uses
+        several times counts at each use."""
         return sum(self.batches)
 
     @property
     def step_of(self) -> Tensor:
-        """Number of the local step that uses each example, from 0: (example,)."""
+        """Number (from 0) of the local step in which each example is used, (example,); the last axis of label sequences
+        has the same order."""
         return torch.repeat_interleave(torch.arange(self.steps), torch.tensor(self.batches))
 
     @property
     def whole(self) -> bool:
-        """True if the client sent every coordinate of the last layer's gradient, none set to zero. A missing bias, and
-        features whose gradient is zero in all classes, do not count."""
+        """True if the client sent the last layer's gradient completely, so that its full likelihood can be computed;
+        False if a defense set coordinates to zero. A missing bias, and features with zero gradient in all classes, do
+        not count."""
         return bool(self.kept[:, :-1].all()) and self.kept[:, -1].unique().numel() == 1
 
     @property
@@ -90,8 +94,8 @@ class LastLayer:
 
     @property
     def bias_unit(self) -> float:
-        """Weight for squared errors of the bias gradient, so that they compare with squared errors of the weight
-        gradient: the mean over classes of ‖h‖², with the class's mean feature h."""
+        """Weight of squared errors at the bias gradient, relative to squared errors at the weight gradient: the mean
+        over classes of ‖h‖², with the class's mean feature h. Scores of label sequences add both errors."""
         return float(self.means[0].square().sum(-1).mean())
 
 

@@ -54,8 +54,10 @@ def _counts_from_bias(reading: Reading, bias: Tensor) -> Tensor:
 
 
 def whole_counts(estimate: Tensor, total: int) -> Tensor:
-    """Round estimated class counts, `estimate` (class,), to nonnegative integers (class,) with sum `total`, the number
-    of examples; the method of largest remainders."""
+    """Round estimated class counts to whole numbers with the right sum, by the method of largest remainders: (class,).
+
+    - `estimate` (class,): estimated number of examples of each class behind a reading (observed update).
+    - `total`: known number of examples, the sum of the result."""
     counts = torch.zeros(len(estimate), dtype=torch.long)
     for _ in range(total):
         counts[(estimate - counts).argmax()] += 1

@@ -103,16 +103,16 @@ def marginal_scores(layer: LastLayer, sequences: Tensor) -> Tensor:
 
 
 def simulate(layer: LastLayer, gram: Tensor, logits: Tensor, labels: Tensor) -> Tensor:
-    """Simulate the last layer's training by SGD on given features and labels; return (p - y)/B of each example at its
-    local step: (sequence, example, class), with probabilities p, one-hot labels y and the step's batch size B. A
-    sequence is a guess of all labels, in the order of local steps.
+    """Simulate how a guess of all labels would change the last layer in a client's local SGD, on given features. Return
+    (p - y)/B of each example at its local step, (sequence, example, class), with probabilities p, one-hot labels y and
+    the step's batch size B; the last layer's gradient follows from these values.
 
-    - `layer`: the last layer; gives batch sizes, rate and the reach of each step.
+    - `layer`: the last layer, with the batch sizes and the learning rate of the local steps.
     - `gram` (sequence, example, example): scalar products of the examples' features.
     - `logits` (sequence, example, class): logits under the first weights.
-    - `labels` (sequence, example): class numbers.
+    - `labels` (sequence, example): guessed labels, in the order of local steps.
 
-    With another reach than a rate per step, each value is multiplied by its step's share in the update."""
+    With momentum or a schedule (`layer.reach`), each value is multiplied by its step's share in the update."""
     targets = torch.nn.functional.one_hot(labels, logits.shape[-1]).to(logits)
     step_of, parts, first = layer.step_of, list[Tensor](), 0
     for step, batch in enumerate(layer.batches):

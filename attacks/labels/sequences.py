@@ -18,8 +18,8 @@ Score = Callable[[Tensor], Tensor]  # sequences (sequence, example) → (sequenc
 
 
 def count_sequences(layer: LastLayer, labels: Tensor | None) -> int:
-    """Return an upper bound on the number of label sequences. A sequence lists all examples' labels in the order of
-    local steps.
+    """Return an upper bound on the number of label sequences: if it is small, an attack scores every sequence,
+    otherwise it searches. A sequence lists all examples' labels in the order of local steps.
 
     - `layer`: the last layer; it gives the numbers of examples per step.
     - `labels` (example,): the labels if known, in any order; None allows any labels."""
@@ -163,9 +163,9 @@ def _first_pass(labels: Tensor, distinct: int) -> Tensor:
 
 
 def canonical(sequences: Tensor, layer: LastLayer) -> Tensor:
-    """Return label sequences (sequence, example) in a standard order, so that sequences with the same update become
-    equal. Labels are sorted within each part that belongs to the same local step and the same pass over the client's
-    examples.
+    """Sort label sequences (sequence, example) into a standard order, so that sequences with the same update become
+    equal and duplicates can be removed. Labels are sorted within each part that belongs to the same local step and the
+    same pass over the client's examples.
 
     - `sequences` (sequence, example): labels in the order of local steps.
     - `layer`: the last layer; it gives the numbers of examples per step and per pass."""

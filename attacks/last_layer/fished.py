@@ -21,12 +21,12 @@ class _Beside(nn.Module):
 
 
 def fished(reading: Reading, gradient: Tensors, last: Head, chosen: int, count: int) -> Reading:
-    """Return a reading (observed update) for a search, made from the gradient of few active examples: examples with a
-    gradient below the last layer. The returned model has two classes: the class `chosen` of the old model, and all
-    other classes together. In this model the active examples have the label 0 and a probability of 0 for it, so the
-    scaled `gradient` is their mean gradient.
+    """Prepare the gradient from an attack by fishing for an ordinary search such as `map`. In fishing, only few
+    *active* examples have a gradient below the last layer. Return a reading in which the batch consists of these
+    examples only, with a model of two classes: the class `chosen`, and all others together. In this model the active
+    examples have label 0 with probability 0, so the scaled `gradient` is their mean gradient.
 
-    - `reading`: the attacked batch, from which settings and public data are taken.
+    - `reading`: the attacked batch; settings and public data are taken from it.
     - `gradient`: gradient of the batch, to which only active examples contribute, name → (reading, *shape).
     - `last`: the model's last layer, of which only the weights of the class `chosen` are used.
     - `count`: number of active examples."""

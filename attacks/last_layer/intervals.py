@@ -21,7 +21,9 @@ _SHARES = 64  # tried shares of an interval's examples above a new threshold
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intervals:
-    """Intervals for a class score, from the highest scores to the lowest."""
+    """Examples separated by a class score over several rounds of the attack `fishing`. In each round the server sends
+    another threshold; the difference between the gradients of two rounds belongs to the examples with a score between
+    both thresholds, an interval. Intervals are ordered from the highest scores to the lowest."""
 
     thresholds: Tensor
     """The rounds' thresholds, from high to low, (round,)."""
@@ -33,11 +35,11 @@ class Intervals:
 
     @classmethod
     def of(cls, reading: Reading, bias: str, chosen: int) -> "Intervals":
-        """Return the intervals between the thresholds in a reading's rounds.
+        """Compute each interval's gradient and number of examples from the readings of several rounds.
 
-        - `reading`: readings under other weights in each round, which differ in the last layer's bias only.
-        - `bias`: name for the last layer's bias.
-        - `chosen`: class number for the measured score."""
+        - `reading`: readings whose rounds differ only in the bias of the last layer, which holds the threshold.
+        - `bias`: name of the last layer's bias.
+        - `chosen`: number of the class to whose logit the threshold belongs."""
         rounds = [mean_observation(observations(part)) for part in by_weights(reading)]
         thresholds = -reading.weights[bias][:, chosen].double().cpu()
         order = thresholds.argsort(descending=True).tolist()
@@ -52,11 +54,12 @@ class Intervals:
         )
 
     def next_threshold(self, scores: Tensor, examples: int, most: int) -> float:
-        """Return the threshold after which most examples are expected in intervals with at most `most` examples.
+        """Choose the threshold for the server's next round: it maximises the expected number of examples in intervals
+        small enough for a search.
 
         - `scores` (example,): public examples' class scores, in the thresholds' unit.
         - `examples`: number of examples behind a reading.
-        - `most`: largest number of examples in an interval for a search."""
+        - `most`: largest number of examples in an interval that a search can invert."""
         edges = [*self.thresholds.double().tolist(), -torch.inf]
         counts = torch.cat([self.counts, examples - self.counts.sum(1, keepdim=True)], 1).clamp_min(0).round().double()
         every_share = torch.logspace(-log10(2 * examples), 0, _SHARES, dtype=torch.float64)

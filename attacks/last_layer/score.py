@@ -16,15 +16,16 @@ NO_HEAD = "its last layer is no linear layer with bias whose outputs are the log
 
 
 def last_layer(known: Reading | Server) -> Head | None:
-    """Return the model's last layer if its outputs are the logits and it has a bias; None otherwise. `known`: a
-    reading, or a server's knowledge before the round."""
+    """Return the model's last layer if the attack `fishing` can use it: linear outputs are the logits, with a bias.
+    None otherwise. `known`: a reading, or a server's knowledge before the round."""
     last = head(known) if known.kind.differentiable else None
     return last if last is not None and last.logits and last.name("bias") in known.weights else None
 
 
 def features(server: Server) -> tuple[Head, Tensor]:
-    """Return the last layer, and its inputs for at most 4096 public examples, (example, feature) in float64. Raises
-    `NotApplicable` for a model without such a layer. `server` is the server's knowledge before the round."""
+    """Return the last layer of the server's model and its inputs (features) for at most 4096 public examples: (example,
+    feature) in float64. The attack `fishing` chooses a class score from them. `server` is the server's knowledge before
+    the round. Raises `NotApplicable` for a model without a usable last layer."""
     last = last_layer(server)
     if last is None:
         raise NotApplicable(NO_HEAD)
@@ -43,13 +44,15 @@ def features(server: Server) -> tuple[Head, Tensor]:
 
 
 def class_score(features: Tensor, labels: Tensor, classes: int, examples: int, key: Key) -> tuple[Tensor, float, int]:
-    """Return a class score's direction (feature,), with deviation 1 over public examples, a threshold, and the class.
-    An example is active (has a gradient below the last layer) if it belongs to the class and its score is below the
-    threshold, or neither. The results make the probability greatest that a single one of `examples` examples is active.
-    One half of the public examples gives the directions, the other half the probability. Without public labels, the
-    direction is random, and the threshold lies above all scores.
+    """Choose the class, its score and the threshold that a server sends in the attack `fishing`. The choice gives the
+    greatest probability that only one example behind a reading is active (has a gradient below the last layer).
+    Examples of the class are active if their score is below the threshold, other examples if it is above. Return the
+    direction of the score (feature,), scaled to deviation 1 over public examples, then the threshold and the class
+    number.
 
-    - `features` (example, feature), `labels` (example,): public examples; label -1: unknown.
+    - `features` (example, feature), `labels` (example,): public examples; label -1: unknown. One half gives the
+      directions, by ridge regression, the other half the probability. With unknown labels, direction and class are
+      random, and the threshold lies above all scores.
     - `classes`, `examples`: number of classes, and of examples behind a reading.
     - `key`: source of random numbers."""
     if (labels < 0).any():
@@ -79,5 +82,6 @@ def class_score(features: Tensor, labels: Tensor, classes: int, examples: int, k
 
 
 def above_all(values: Tensor) -> float:
-    """Return a threshold far above all `values` (value,) of a class score."""
+    """Return a threshold that no example's class score exceeds, given the scores of public examples, `values` (value,).
+    Below this threshold, the active examples in the attack `fishing` are those of the class."""
     return float(values.max() + 10 * (values.max() - values.min()))
