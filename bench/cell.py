@@ -263,8 +263,8 @@ class _Cell(Frozen):
 
 
 class Bayesian(Frozen):
-    """Options for the Bayesian accounting of a training, which computes ε for data drawn like the training data
-    (Triastcyn & Faltings 2019)."""
+    """Options for the Bayesian accounting of a training (Triastcyn & Faltings 2019). It computes an ε that holds for
+    protected data from the same distribution as the training data, not for arbitrary data."""
 
     levels: Annotated[tuple[Literal["client", "instance", "joint"], ...], IN_ID] = ("client",)
     """Protected units for which ε is computed: a `client`; an example (`instance`); `joint`: a client, protected by

@@ -71,10 +71,15 @@ def diagnose(
 
 
 def reference(reading: Reading, truth: Truth) -> float | None:
-    """Return a reference for the attacks' PSNR: the PSNR in dB of the best estimate if the gradient were linear around
-    the true examples and the prior Gaussian (`ceilings.linear_gaussian`). The value is a median over the first
-    `REFERENCES` readings (observed updates) in `reading`; `truth` are the true examples behind them. None for data
-    other than images, for several examples or local steps behind a reading, and without noise of known variance."""
+    """Return the PSNR in dB of the best possible estimate of an example, a reference next to the attacks' PSNR. The
+    estimate is the best for a gradient that is linear around the true example, and for a Gaussian prior
+    (`bench.ceilings.linear_gaussian`).
+
+    - `reading`: the attacker's readings (observed updates); the result is the median over the first `REFERENCES`.
+    - `truth`: true examples behind the readings.
+
+    None for data other than images, for several examples, local steps or rounds behind a reading, and without noise of
+    known variance."""
     if not reading.kind.spatial:
         return None
     errors = mean_squared_errors(reading, truth.inputs[:REFERENCES, 0], truth.labels[:REFERENCES, 0])
@@ -82,10 +87,15 @@ def reference(reading: Reading, truth: Truth) -> float | None:
 
 
 def self_check(attacker: Attack, reading: Reading, truth: Truth, setup: Setup, seed: int) -> SelfCheck:
-    """Return the mean objective of the attack `attacker` at the true examples `truth` and at random public examples,
-    drawn by `seed`, to tell whether the attack can recognise the true examples. The result also says whether the
-    defense's description gives the readings. `reading` holds the attacked readings (observed updates), and `setup` the
-    public data. Both means are None if the attack has no objective."""
+    """Test whether an attack can recognise the true examples: compare its mean objective, which the attack minimises,
+    at the true examples and at random public examples. Both means are None if the attack has no objective. The result
+    also says whether the defense's description, applied to the true examples, gives the readings (observed updates).
+
+    - `attacker`: the attack.
+    - `reading`: the attacked readings.
+    - `truth`: true examples behind the readings, as the gradient used them.
+    - `setup`: values of the round; holds the public examples.
+    - `seed`: seed that draws the public examples."""
     described = explained(reading, truth)
     objective = attacker.objective(reading)
     if objective is None:

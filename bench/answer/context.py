@@ -12,7 +12,8 @@ from bench.trip import Reconstruction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunContext:
-    """A run's folders, device and limits."""
+    """Settings of a run that every function which runs a cell (an experiment) gets: the run's folders, the device, and
+    limits of time and batch size."""
 
     run: Path
     """Run folder."""

@@ -18,12 +18,14 @@ from bench.trip import Reading, Server, Tensors
 
 
 def server_of(cell: AttackCell, setup: Setup, truth: CellTruth, seen: Reading | None = None) -> Server:
-    """Return the knowledge of the attacking server before a round of `cell` (an experiment): no victim's example or
-    label, and no update but those `seen`.
+    """Return the knowledge of an attacking server before a round of `cell` (an experiment), from which its attack
+    chooses the weights to send (`choose`). The server knows the model, the setting and public data, but no victim's
+    example or label.
 
     - `setup`: model, honest weights and public data.
     - `truth`: only the granted gallery (candidates that include the true examples) is used.
-    - `seen`: readings (observed updates) of the rounds before, at the level `rounds`; None in the first round."""
+    - `seen`: readings (observed updates) of the rounds before, with the grant `server = "rounds"`; None in the first
+      round."""
     federated, point, gallery = cell.federated, truth.point, truth.gallery
     steps = federated.steps if point.after_training else 1
     public, labels = known_public(setup.data, cell.grants.public)
@@ -47,8 +49,8 @@ def server_of(cell: AttackCell, setup: Setup, truth: CellTruth, seen: Reading | 
 
 
 def choices(cell: AttackCell) -> int:
-    """Return how often the attacking server chooses weights in `cell` (an experiment): 0 for a listener, at the level
-    `rounds` once per round, otherwise 1."""
+    """Return the number of times that the server of `cell` (an experiment) chooses the clients' weights: 0 for a server
+    that only listens, once per round with the grant `server = "rounds"`, otherwise 1."""
     if cell.grants.varies:
         return cell.grants.repeated_readings
     return 0 if cell.grants.server == "listen" else 1

@@ -88,9 +88,11 @@ def naming_chance(gallery: Tensor, labels: Tensor, *, granted: bool) -> float:
 
 
 def of_first(places: Sequence[int], hits: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return ranks in the shape (reading, example), for a record: the rank `places` (reading,) of each reading's first
-    true example among the granted candidates, and -1 for all other examples. `hits` (reading, example) gives the
-    shape."""
+    """Return the ranks of true examples in the form of a record, an array (reading, example). Only the first true
+    example of each reading (observed update) has a rank; all others get -1.
+
+    - `places` (reading,): rank of the first true example among the granted candidates, from 0 (best).
+    - `hits` (reading, example): gives the shape."""
     whole = np.full(hits.shape, -1, np.int64)
     whole[:, 0] = places
     return whole

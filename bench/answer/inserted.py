@@ -13,8 +13,9 @@ ROWS = 1024  # rows (neurons) of the inserted layer
 
 
 class InsertedLayers(nn.Module):
-    """Two fully connected layers with a ReLU between, which a malicious server inserts before the agreed model. Their
-    output is a number for each example; this number is added to each input value."""
+    """Two fully connected layers with a ReLU between, which a malicious server inserts before the agreed model: the
+    gradient of the first layer then shows the clients' inputs. Their output, a number for each example, is added to
+    each input value, and the agreed model gets the sum."""
 
     def __init__(self, size: int) -> None:
         """Make the layers for inputs with `size` values in an example."""
@@ -37,9 +38,11 @@ def program(cell: AttackCell | TrainingCell, net: nn.Module, shape: tuple[int, .
 
 
 def program_weights(cell: AttackCell | TrainingCell, model: nn.Module, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the weights of `model`, the module that the clients of the `cell` (an experiment) run: name → (*shape).
-    These are `weights`, those of the agreed model. If the server inserts layers, weights of these layers are added,
-    drawn with the initialisation of the cell's model."""
+    """Return the start weights of the module that the clients of the `cell` (an experiment) run, name → (*shape). If
+    the server inserts layers, these get initial weights, drawn like those of the cell's model.
+
+    - `model`: the module, from `program`.
+    - `weights`: weights of the agreed model, name → (*shape); without inserted layers, these are the result."""
     if not inserts(cell):
         return weights
     architecture: Model = registry.of("models", cell.model)

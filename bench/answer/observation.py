@@ -45,10 +45,12 @@ def observe_cell(
 def attacked_rounds(
     cell: AttackCell, setup: Setup, truth: CellTruth, batches: Sequence[Batches], crafted: Sequence[Tensors] = ()
 ) -> tuple[list[Setup], Reading | None]:
-    """Return the setups of the cell's (the experiment's) rounds under weights that an attacking server chooses: `setup`
-    with other weights, for each choice. The list is empty for a listener, has a single item for the same weights in all
-    rounds, and otherwise an item for each round. Also return the readings (observed updates) that the server saw before
-    its last choice; None if it saw none.
+    """Let an attacking server choose the weights that clients receive in the rounds of `cell` (an experiment). Return
+    two values: the setup of each round, `setup` with the chosen weights, and the readings (observed updates) that the
+    server saw before its last choice (None if it chose no weights after a round).
+
+    The list of setups has an item for each round with the grant `server = "rounds"`, a single item if the server
+    chooses the same weights for all rounds, and no item for a server that only listens.
 
     - `setup`: the values for the round, with honest weights.
     - `truth`, `batches`: true examples, and the clients' batches, for the readings that the server sees between rounds.

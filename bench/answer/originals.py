@@ -20,9 +20,11 @@ EITHER = "its defense mixes examples before their gradient: one leaks if either 
 
 
 def other_originals(cell: AttackCell, truth: CellTruth) -> tuple[Truth, ...]:
-    """Return the second examples of the mixtures in `cell` (an experiment), for a defense that trains on mixtures of
-    two examples. `truth` holds the victims' batches. The tuple has a single element (an example for each reading) at
-    point type-2 (a single example's gradient) under such a defense, and is empty otherwise."""
+    """Return the second original example behind each reading (observed gradient) of a mixture of two examples, because
+    a reconstruction of either original counts as a leak. `truth` holds the victims' batches of `cell` (an experiment).
+
+    The tuple has a single item, with an example for each reading, if the defense mixes examples (`mixup`) and the
+    attacker is at point type-2 (a single example's gradient); otherwise it is empty."""
     return tuple(truth_at(truth.victims, truth.point, n).of(truth.rows) for n in range(1, originals(cell)))
 
 

@@ -40,9 +40,9 @@ def take_reading(
     - `truth`: true examples, for granted labels and other grants.
     - `batches`: the clients' batches in the round.
     - `simulations`: cache of simulated readings for black-box attackers; None for no cache.
-    - `sent`: weights in each of several rounds with other weights, name → (*shape) each; empty: the weights of `setup`
-      in each round.
-    - `before`: the reading of the first rounds in `sent`, which are not run again; None: every round is run."""
+    - `sent`: weights that an attacking server sends, name → (*shape) for each round; empty: all rounds have the weights
+      of `setup`.
+    - `before`: readings of the first rounds in `sent`, which are reused; None: all rounds are run."""
     point, gallery, mates = truth.point, truth.gallery, truth.mates
     data, grants, federated = setup.data, cell.grants, cell.federated
     rounds = [replace(setup, weights=dict(weights)) for weights in sent] or [setup] * grants.repeated_readings

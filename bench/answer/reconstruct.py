@@ -42,8 +42,9 @@ def reading_key(reading: Reading, cell: AttackCell) -> ReadingKey:
 
 
 def recalled(key: ReadingKey, memory: Memory) -> Attempt | None:
-    """Return the reconstruction that the worker's cache `memory` holds for this `key` (`reading_key`), marked as reused
-    from its cell; None if the cache has none."""
+    """Return the cached reconstruction of the same attack on equal readings (observed updates), so that the attack need
+    not run again; None if there is none. `key` identifies attack and readings (`reading_key`), and `memory` is the
+    worker's cache. The result names the cell (experiment) that made the reconstruction."""
     if key not in memory.reconstructions:
         return None
     reconstruction, other = memory.reconstructions[key] = memory.reconstructions.pop(key)

@@ -22,7 +22,8 @@ GALLERY = 1000  # strangers for identification
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scored:
-    """Scores of a reconstruction, with the true examples of the comparison."""
+    """Scores of a cell's reconstruction, with the true examples against which it was scored. For a mixture of two
+    examples (`mixup`), this is the example that leaked."""
 
     truth: Truth
     """True examples with which the reconstruction is compared; for a mixture, the example that leaked."""
@@ -32,8 +33,9 @@ class Scored:
 
 def score_truth(cell: AttackCell, truth: CellTruth, claim: Reconstruction, diagnosis: Diagnosis) -> Scored:
     """Return the scores of the reconstruction `claim` against the true examples `truth` of the cell (an experiment).
-    `diagnosis` holds the checks of the readings (observed updates), with ranks by exact likelihood. Raises
-    `PluginError` for a reconstruction with a wrong shape, and `ValueError` for true examples outside their range."""
+    `diagnosis` holds the checks of the readings (observed updates), with the ranks of granted candidates if the bench
+    computed them by exact likelihood. Raises `PluginError` for a reconstruction with a wrong shape, and `ValueError`
+    for true examples outside their range."""
     examples = scored_once(truth.examples.of(truth.rows), claim.inputs.shape[1])
     named = _naming(cell, truth, examples, claim, diagnosis)
     against = partial(_score, cell, truth.source.data, claim, named)

@@ -34,7 +34,8 @@ KEPT_BYTES = 500e6  # per worker, for data sets not in use
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """The data from which a cell's true examples are drawn; equal for all defenses, models and attacks."""
+    """Data set, clients and training round from which the true examples of a cell (an experiment) are drawn. Defenses,
+    models and attacks with an equal source attack the same examples."""
 
     data: Data
     """Loaded data set."""

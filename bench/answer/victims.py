@@ -65,14 +65,15 @@ def _of_half(cell: AttackCell, source: Source, order: Indices, senders: int) -> 
 
 
 def batches_of(cell: AttackCell, setup: Setup, victims: Victims, point: Point) -> list[Batches]:
-    """Return the clients' batches for each federated round that the cell (an experiment) simulates to observe `victims`
-    at the interception `point` (the value for `cell.point`).
+    """Return the clients' batches in the federated rounds that the bench runs to observe `victims`: an item for each
+    round of the `cell` (an experiment). `point` is the interception point that `cell.point` names; `setup` holds data
+    and defense.
 
     - At `aggregate`: a round for each reading (observed update), with the reading's victims as clients.
-    - At `aggregate`, if the server silences all clients but the victim by zero weights (level `inconsistent`), or at
-      other points, if a client's reading depends on other clients (`Setup.whole_round`, as for exchanged noise): a
-      round for each reading. Its clients are the victim, then K - 1 other clients (without the attacker's dummies),
-      drawn by a key from `setup`'s data.
+    - If a victim's reading depends on other clients, whose data are then needed: a round for each reading, with the
+      victim and K - 1 other clients (fewer by the attacker's dummies), drawn by a key. This is so for defenses such as
+      exchanged noise (`Setup.whole_round`), and at `aggregate` if the server silences the other clients by zero weights
+      (grant `server = "inconsistent"`).
     - Otherwise: a single round for all readings, with all victims as clients."""
     if point.scope is Scope.AGGREGATE and not cell.grants.silences:
         return [
@@ -120,8 +121,9 @@ class Truth(ByReading):
         )
 
     def or_else(self, other: "Truth", rows: Tensor) -> "Truth":
-        """Return these true examples with inputs and labels replaced by those of `other` at some readings (observed
-        updates). `rows` (reading,) is the mask of these readings. The fields `indices` and `targets` do not change."""
+        """Return these true examples with those of `other` in place of some, to score each reconstruction against the
+        nearer original of a mixture. `rows` (reading,) is True for the readings (observed updates) whose inputs and
+        labels are replaced. The fields `indices` and `targets` do not change."""
         at = rows.reshape(-1, *[1] * (self.inputs.dim() - 1))
         return replace(
             self, inputs=other.inputs.where(at, self.inputs), labels=other.labels.where(rows[:, None], self.labels)

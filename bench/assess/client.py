@@ -93,13 +93,12 @@ def of_recording(sent: Recording, public: Values | None, public_labels: Values |
 
 
 def of_reading(reading: Reading, truth: Values | None, labels: Values | None) -> Client:
-    """Return the client under assessment, made from a `reading` (the observed update with its declared training).
+    """Return the client under assessment, made from a `reading` (the observed update with its declared training). The
+    client gets the reading's public examples; a reading with only one, a grey placeholder, counts as a reading without.
 
     - `truth` (reading, example, *shape), `labels` (reading, example): the distinct true examples behind the reading.
 
-    The reading's public examples become the client's if there are several; a single example is only the grey
-    placeholder of a reading without public examples. Raises `BenchError` without `truth` or `labels`, or for a truth of
-    another shape."""
+    Raises `BenchError` without `truth` or `labels`, or for a truth of another shape."""
     if truth is None or labels is None:
         raise BenchError("the report compares with the truth: give truth and labels of a client of your own")
     distinct = distinct_examples(reading)

@@ -32,7 +32,9 @@ _PROBE = 32  # public examples whose gradients are timed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trials:
-    """True examples and strangers, drawn from a client's data and from public examples."""
+    """Trials that measure whether an update gives away a client's examples: each trial has a true example, and
+    strangers with the same label from public data. The true example is recognised if its score is above all strangers'
+    scores."""
 
     members: Tensor
     """Positions of the true examples in the client's data, (trial,)."""
@@ -43,7 +45,8 @@ class Trials:
 
     @classmethod
     def of(cls, client: Client, seed: int) -> "Trials":
-        """Draw the trials by `seed`. Raises `BenchError` if `client` has too few public examples with labels."""
+        """Draw the trials for `client` with `seed`: at most 64 of its examples, each with nine public examples of the
+        same label. Raises `BenchError` if `client` has too few public examples with labels."""
         if client.public is None or client.public_labels is None:
             raise BenchError("no public examples with labels")
         draw = torch.Generator().manual_seed(seed)
@@ -65,7 +68,8 @@ class Trials:
 
 
 def expected_seconds(client: Client, trials: Trials) -> float:
-    """Measure the time that `recognised` takes for `client`, in seconds."""
+    """Return the seconds that `recognised` will take for these `trials` of `client`, estimated from a short measurement
+    on this machine."""
     assert client.public is not None and client.public_labels is not None
     few, began = trials.fit[:_PROBE], time.monotonic()
     _gradients(client, _sketch(client), client.public[few], client.public_labels[few])
@@ -74,8 +78,10 @@ def expected_seconds(client: Client, trials: Trials) -> float:
 
 
 def recognised(client: Client, update: Reading, trials: Trials) -> Figure:
-    """Return the share of `trials` in which the true example has a higher score than all strangers. `update` is the
-    client's update."""
+    """Measure how many examples of `client` its `update` gives away: return the share of `trials` in which the true
+    example has a higher score than all strangers. The score is the update's component along the example's gradient,
+    with directions that are common among public gradients reduced (whitening). This also works for several local steps
+    and many examples."""
     assert client.public is not None and client.public_labels is not None
     inputs, labels = client.inputs.flatten(0, 1), client.labels.flatten()
     sketch, at = _sketch(client), trials.strangers.flatten()

@@ -35,7 +35,8 @@ _PART = 8  # a probe of the gallery has one in eight strangers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """A search for the examples behind a reading, with the evaluations that fit into its time."""
+    """Planned attack of an assessment that reconstructs examples by a search, with the number of evaluations (gradients
+    of its objective) that fit into the planned time."""
 
     attack: str
     """Name of the attack."""
@@ -51,7 +52,8 @@ class Search:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Naming:
-    """Candidates for the examples behind a reading, among which the attack `gallery` names the true examples."""
+    """Planned run of the attack `gallery` in an assessment: the candidates among which the attack picks the true
+    examples behind a reading (an observed update), and the expected time."""
 
     inputs: Tensor
     """(candidate, *shape): the true examples and strangers, in random order."""
@@ -69,7 +71,8 @@ class Naming:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A listener's reading with its truth, and the attacks that fit into the time."""
+    """Planned attacks of an assessment for a listener (an attacker at a point of the round): the listener's reading
+    (observed update), its true examples, and the attacks with their times."""
 
     name: str
     """Name of the listener (an attacker at a point of the round): `update` or `inside`."""
@@ -98,8 +101,9 @@ class Plan:
 
 
 def plans(client: Client, seconds: float, seed: int) -> Iterator[Plan]:
-    """Yield a plan for each listener (an attacker at a point of the round) of `client`, with attacks that fit into the
-    listener's share of the `seconds`. `seed` draws the order of candidates."""
+    """Plan an assessment of `client`: yield, for each listener (an attacker at a point of the round), the attacks that
+    fit into its share of the time `seconds`. The attacks' speed is measured on this machine. `seed` draws the order of
+    candidates."""
     if client.update is not None:
         update = client.update
         steps = "one local step" if update.steps == 1 else f"{update.steps} local steps"
@@ -234,7 +238,8 @@ def _naming(
 
 
 def reason_of(error: BenchError, name: str) -> str:
-    """Return why the attack `name` does not run, from its `error`, without the attack's name."""
+    """Return the text of `error`, with which the attack `name` refused a reading (an observed update), without the
+    attack's name, for a report that already names the attack."""
     return str(error).removeprefix(f"attack {name} cannot take this reading: ")
 
 

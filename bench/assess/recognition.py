@@ -38,8 +38,8 @@ _NUMBERS = 5e7  # in a step's example gradients, at most
 
 
 def examples_behind(client: Client) -> int:
-    """Return the number of the client's examples over which the gradient in a recognition trial is a mean: all, up to
-    128, fewer for large models because of memory."""
+    """Return the number of the client's examples behind the gradient (a mean) that the attacker sees in a trial of
+    `recognised`: all examples, but at most 128, and fewer for large models because of memory."""
     size = sum(value.numel() for value in client.weights.values())
     return int(min(client.labels.shape[1], 128, max(2, _NUMBERS // size)))
 
@@ -95,9 +95,9 @@ def recognised(client: Client, defense: Defense, *, trials: int = TRIALS, seed: 
 
 
 def too_few(chance: float) -> str | None:
-    """Return a line of text with the reason why recognition is not measured: with few strangers (other candidates), a
-    blind guess names the share `chance` of the examples, too much for a comparison. None if `chance` is small
-    enough."""
+    """Return the reason, a line of text, why recognition is not measured if few strangers (other candidates) exist: a
+    blind guess already picks the share `chance` of the true examples. None if `chance` is small enough for a
+    measurement."""
     if chance <= _MOST_CHANCE:
         return None
     return f"too few strangers: chance names {chance:.0%}; give more public examples of the client's classes"

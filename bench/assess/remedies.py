@@ -48,9 +48,10 @@ class Family:
 
 
 def families() -> tuple[Family, ...]:
-    """Return five shipped families of defenses, each at the strength against an attacker at the server. First come the
-    families that meet the level L1 (a bound on the share of recognised examples), best rank first, then families that
-    leak later in training or hide no examples. Empty if no trade-off is shipped."""
+    """Return the defense families with which an assessment compares a client's update: at most five of those shipped,
+    each at the strength calibrated against an attacker at the server. First come the families that meet the level L1 (a
+    bound on the share of recognised examples), best rank first, then families that leak later in training or hide no
+    examples. Empty if no trade-off is shipped."""
     shipped = shipped_tradeoff()
     if shipped is None:
         return ()
@@ -69,8 +70,8 @@ def _family(shipped: Tradeoff, row: Row, useful: AtLevel | None) -> Family | Non
 
 
 def trials_within(client: Client, seconds: float, *, seed: int = 0) -> tuple[int, float]:
-    """Measure a trial without a defense and behind each shipped family of defenses; return the number of trials for
-    each that fits into `seconds`, and the expected seconds of all. `seed` draws the trials."""
+    """Return how many trials of `remedies`, for each defense, fit into `seconds` (at least 4), and the seconds that all
+    trials will take. A first trial for each defense of `client` is timed on this machine. `seed` draws the trials."""
     none: Defense = registry.instance("defenses", "none", {})
     measured(client, none, "none", 1, seed)  # the first call is slower
     began = time.monotonic()

@@ -28,7 +28,8 @@ class Figure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """An attack on the reading (observed update) of a listener (an attacker at a point of the round)."""
+    """Outcome of an attack in an assessment: its result in words, or why it did not run. The attack was for a listener
+    (an attacker at a point of the round)."""
 
     attack: str
     """Name of the attack."""

@@ -39,17 +39,18 @@ class Bound:
 
 
 def pure(least: Values, most: Values, delta: float) -> Values:
-    """Return ln((p - δ)/q), a lower bound of ε for every (ε, δ) guarantee that holds. An event of the released values
-    has at least the probability p = `least` in a world (a data set), and at most q = `most` in the neighbouring world.
-    `delta` is δ; the bound is -∞ for p ≤ δ."""
+    """Return a lower bound of ε at δ = `delta` from the probabilities of an event on two neighbouring data sets: ln((p
+    - δ)/q), an array in the shape of the arguments. The event has at least the probability p = `least` on a data set,
+    and at most q = `most` on the other. The bound holds for every mechanism; it is -∞ for p ≤ δ."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(least > delta, np.log((least - delta) / most), -math.inf)
 
 
 def gaussian(least: Values, most: Values) -> Values:
-    """Return Φ⁻¹(p) - Φ⁻¹(q), a lower bound of μ for a Gaussian mechanism. μ is the sensitivity divided by the noise's
-    standard deviation, and Φ the normal distribution function. An event of the released values has at least the
-    probability p = `least` in a world (a data set), and at most q = `most` in the neighbouring world."""
+    """Return a lower bound of μ for a Gaussian mechanism from the probabilities of an event on two neighbouring data
+    sets: Φ⁻¹(p) - Φ⁻¹(q), an array in the shape of the arguments. The event has at least the probability p = `least` on
+    a data set, and at most q = `most` on the other. μ is the sensitivity divided by the noise's standard deviation, and
+    Φ the normal distribution function."""
     apart: Values = ndtri(least) - ndtri(most)
     return np.nan_to_num(apart, nan=-math.inf, posinf=math.inf, neginf=-math.inf)
 

@@ -62,8 +62,10 @@ class Plan:
         return self.runs - self.runs // 2
 
     def learning(self, values: int) -> int:
-        """Return the number of runs in each world (data set) from which scores are learned: a quarter of the first half
-        if a run releases few `values`, otherwise two thirds. The remaining runs of the first half choose the event."""
+        """Return how many runs of an audit, in each world (of two neighbouring data sets), serve to learn scores that
+        tell the worlds apart: a quarter of the first half of all runs if a run releases few `values` (a number),
+        otherwise two thirds. The other runs of the first half choose the event; the second half bounds the event's
+        probabilities."""
         half = self.runs // 2
         return half // 4 if values <= _FEW else 2 * half // 3
 

@@ -50,7 +50,8 @@ class Planted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """A defense under audit, in a federated round of the audit."""
+    """A defense prepared for an audit of its ε: the defense in a small federated round, and its stated noise and
+    sensitivity."""
 
     name: str
     """Name with the parameters that differ from their defaults, as `--defense` takes it."""
@@ -63,8 +64,8 @@ class Subject:
 
     @property
     def points(self) -> tuple[Point, ...]:
-        """Interception points at which the mechanism (noise and sensitivity, or reports) protects its unit (example or
-        client)."""
+        """Interception points at which the audit can test an ε: at these, the defense's stated noise and sensitivity
+        (or its locally private reports) protect an example or a client."""
         return tuple(
             point
             for point in POINTS.values()
@@ -74,10 +75,10 @@ class Subject:
 
 
 def subject(name: str, defense: Defense) -> Subject:
-    """Return the defense in a federated round, ready for an audit; `name` is its name in the result. The round has the
-    first of the audit's settings that the defense accepts. If no setting fits, a single parameter of the defense is
-    changed. Raises `BenchError` for a defense without a mechanism (stated noise and sensitivity), or that
-    refuses every setting."""
+    """Prepare a defense for an audit: return it in a small federated round, with its stated noise and sensitivity.
+    `name` is its name in the result. The round has the first of the audit's settings that the defense accepts. If no
+    setting fits, a single parameter of the defense is changed. Raises `BenchError` for a defense that states no noise
+    and sensitivity, or that refuses every setting."""
     reasons: list[str] = []
     for variant in variants(defense):
         try:

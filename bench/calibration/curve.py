@@ -91,10 +91,11 @@ class LevelStrength:
 
 
 def usual_slope(strength: Strength) -> float:
-    """Return the usual slope of the curve (share of named examples over the strength's position) for a defense with
-    additive noise. Fits of a curve use this slope as the centre of a prior. `strength` is the defense's strength
-    parameter: the wider its range from weak to strong, the larger the slope. The result lies between the slopes for a
-    parameter that is the noise's standard deviation, and for a parameter that is its variance (half the slope)."""
+    """Return a typical slope of the curve (share of named examples over the strength's position) for a defense with
+    additive noise: the centre of the prior when a curve is fitted to few measurements. `strength` is the defense's
+    strength parameter: the wider its range from weak to strong, the larger the slope. The value lies between the slopes
+    for a parameter that is the noise's standard deviation, and for a parameter that is its variance (half the
+    slope)."""
     return abs(math.log(strength.scaled(strength.strong) / strength.scaled(strength.weak))) / math.sqrt(2)
 
 

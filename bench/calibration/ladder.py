@@ -15,8 +15,8 @@ _SAME = 1e-3  # positions closer together are one
 
 
 def position_step(strength: Strength) -> float:
-    """Return the difference in position (0 weak, 1 strong) between two values of the strength parameter `strength` with
-    the ratio `FACTOR`: the precision to which strengths are searched."""
+    """Return the precision of the search for a strength, as a difference in position (0 weak, 1 strong). Two values of
+    the strength parameter `strength` with the ratio `FACTOR` have positions that differ by this step."""
     decades = abs(math.log(strength.scaled(strength.strong) / strength.scaled(strength.weak)))
     return math.log(FACTOR) / decades
 

@@ -47,8 +47,8 @@ class Federation:
 
     @property
     def uploads(self) -> int:
-        """Expected number of updates that a client sends in a training (rounds in which the client takes part), rounded
-        up."""
+        """Expected number of updates that a client sends in a training, rounded up: rounds times the share of clients
+        in a round. The bound by ε on all of a client's updates depends on this number."""
         row = self.trainings[0]
         setting: Federated = row["federated"]
         rounds: int = row["rounds"]

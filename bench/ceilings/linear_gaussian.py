@@ -23,12 +23,15 @@ _CHUNK = 128  # candidates in a single call
 
 
 def mean_squared_errors(reading: Reading, truth: Tensor, labels: Tensor) -> Tensor | None:
-    """Return the mean squared error of the best estimate of each true example, if the gradient were linear around this
-    example and the prior Gaussian (the module's formula): (reading,) in float64. None if several examples, local steps
-    or rounds are behind a reading, or if no noise of known variance is described.
+    """Return the mean squared error of the best possible estimate of each true example, (reading,) in float64: a
+    reference for the errors of attacks. The estimate is the posterior mean for a gradient that is linear around the
+    true example and a Gaussian prior (formula at the top of this module).
 
     - `reading`: the attacker's readings (observed updates), with the defense's description.
-    - `truth` (reading, *shape), in [0, 1], `labels` (reading,): the true examples behind the first readings."""
+    - `truth` (reading, *shape), in [0, 1], `labels` (reading,): the true examples behind the first readings.
+
+    None if several examples, local steps or rounds are behind a reading, or if no noise of known variance is
+    described."""
     description = reading.description
     if description is None or reading.examples > 1 or reading.steps > 1 or len(reading.rounds) > 1:
         return None

@@ -77,7 +77,7 @@ def announce(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """Values of a finished run that its last printed lines need."""
+    """Results of a finished run and the user's request, from which `conclude` prints the last lines of `bench run`."""
 
     records: Sequence[Record]
     """Records of the run."""
@@ -99,12 +99,12 @@ class Ending:
 
 
 def conclude(console: Console, ending: Ending) -> None:
-    """Print the last lines of the finished run `ending` on `console`: tables of its records, failures, and lines about
-    leakage, evidence and next steps.
+    """Print the last lines of `bench run` on `console`: tables of results, numbers of failures, and lines about
+    leakage, evidence and next steps. `ending` holds the run's results.
 
-    For a suite of defenses, standings replace the tables (unless `verbose`). Defenses that are not published get a
-    summary in place of the lines. If all defenses are published, a line compares the repeated cells with the published
-    records. For the suite `attacks`, the same holds for attacks."""
+    For a run of a suite (a frozen matrix), the standings of its defenses or attacks replace the tables, unless
+    `ending.verbose` is True. A user's own defense or attack then gets a summary of its rank, in place of the lines; a
+    published defense or attack gets a comparison with its published records."""
     conditions = by_condition(ending.records)
     console.print()
     for shown in _tables(ending, conditions):

@@ -24,8 +24,9 @@ from bench.registry import static
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decisive:
-    """The baseline (records of an earlier run) with which the gate compares a run, and the baseline's matrix. In CI
-    both come from the base revision, not from the checkout."""
+    """Reference of the gate: the baseline (records of an earlier run) with which a run is compared, and the matrix that
+    both run. In CI both come from the base revision, not from the checkout, so that a change cannot lower its own
+    bar."""
 
     baseline: Baseline
     """Earlier records, margins (the smallest worsening that counts, by metric), and the request that made the
@@ -52,11 +53,13 @@ class Compared:
 
 
 def decisive(path: Path, base: str | None, reason: str | None) -> Decisive:
-    """Return the baseline (records of an earlier run) that decides the gate's verdict.
+    """Choose the baseline (records of an earlier run) with which the gate compares a run, and list the changes to it.
 
     - `path`: the baseline's file in the checkout; used if `base` is None.
-    - `base`: a git revision; its baseline and matrix are used, and each difference to the checkout is noted.
-    - `reason`: the user's reason for a changed baseline, whose file is then used; None: the change is not accepted.
+    - `base`: a git revision, such as the target of a pull request: its baseline and matrix are used. Differences in the
+      checkout are listed in the result's `occasion`.
+    - `reason`: the user's reason for a changed baseline; the checkout's baseline is then used. None: the change is not
+      accepted.
 
     Raises `BenchError` for a missing or damaged baseline, for an unknown revision, and without git."""
     if base is None:

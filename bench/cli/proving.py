@@ -45,8 +45,8 @@ class Planted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """Result of `bench gate --prove`, which plants weakenings in defenses to test that the gate, with its baseline
-    (records of an earlier run), calls them weaker."""
+    """Result of `bench gate --prove`, a test of the gate itself: known weakenings are planted in the defenses of a
+    baseline (records of an earlier run), and the gate should call each of these defenses weaker."""
 
     plants: tuple[Planted, ...]
     """Test results, one for each weakening and defense."""
