@@ -24,7 +24,8 @@ _ROUNDING = 1e-6  # of the largest bias gradient: smaller values are rounding
 
 @dataclass(frozen=True, kw_only=True)
 class Analytic(Attack):
-    """Divide weight gradients by bias gradients: the example is x = dW_i / db_i at neuron i of the first layer.
+    """Closed-form reconstruction from the first layer's gradient: at neuron i, the weight gradient divided by the bias
+    gradient is the example, x = dW_i / db_i.
 
     A single example is recovered exactly. In a batch, an example is recovered if it is the only example that activates
     some ReLU neuron. For a single example the attack takes the rank-one least-squares fit to all neurons and all

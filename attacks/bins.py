@@ -40,18 +40,21 @@ class Bins(Attack):
     output z) at all its open rows. A defense may scale weight and bias by different factors, such as a clip by tensor;
     the example's scale is then the nearest scale inside the bin.
 
-    With `disguise`, no row is a multiple of another row. Noise in directions with little variation among public
-    examples fills each row up to its honest norm, and the second layer's columns are equal only within blocks of rows.
+    `disguise` hides the attack from a client that inspects the weights: no row is a multiple of another row. Noise in
+    directions with little variation among public examples fills each row up to its honest norm, and the second layer's
+    columns are equal only within blocks of rows.
 
-    In several rounds with other weights (`server = "rounds"`) each further round measures another random direction.
-    With a share p of single examples in a round, an example is single in some of r rounds with probability 1 - (1 -
-    p)^r. A mixture of two examples in a bin occurs in a single round; a round in which its bin is empty refutes it.
+    In several rounds with other weights (`server = "rounds"`) each further round measures another random direction. If
+    a share p of the examples is single in a round, an example is single in at least one of r rounds with probability 1
+    - (1 - p)^r. A bin with two examples gives a mixture of both. Such a mixture is ranked last if, in another round, no
+    example is in the bin where the mixture would be.
 
-    Behind convolutions the bins hold features. Larger biases keep every ReLU below open, so that features are maxima of
-    linear functions; a search then finds each image (`search/features.py`).
+    In a model with convolutions before the first fully connected layer, the bins hold features. The server raises the
+    convolutions' biases until no ReLU cuts off a value; features are then maxima (pooling) of linear functions, and a
+    search finds each image from its features (`search/features.py`).
 
-    With several local steps the chosen weights must hold still: `first_layer/steady.py` makes steps small, in a net
-    with a third layer.
+    With several local steps, the chosen weights must change little during the steps: `first_layer/steady.py` makes the
+    steps small, in a net with a third layer.
 
     Departure: the paper inserts two layers before the model. Here the model's own layers are used with the grant
     `server = "weights"`, and inserted layers with `server = "layers"`."""

@@ -15,12 +15,16 @@ class Demix(Attack):
     """Find the most probable original examples behind a reading (the observed update) whose client trained on mixtures
     (mixup).
 
-    The attack minimises ‖D(∇L(M x, M y)) - g‖² + 2v·½‖u‖² over the variables u of the originals x = mean + A u, and
-    over the batch's mixing matrix M. L is the loss, D the described defense, g the reading, y the labels, v the
-    variance of the described noise, and A Aᵀ the covariance of public examples. Each row in M is a mixture: positive
-    shares with sum 1. The partners and shares are unknown, so a row may mix all originals. The soft labels M y, read
-    from the last layer's gradient, separate originals with distinct labels; otherwise the distribution of public
-    examples decides. The attack refuses readings without mixtures."""
+    The attack minimises ‖D(∇L(M x, M y)) - g‖² + 2v·½‖u‖² over the originals x = mean + A u, by the variables u, and
+    over the batch's mixing matrix M.
+
+    - L is the loss, D the described defense, g the reading, y the labels.
+    - v is the variance of the described noise, and A Aᵀ the covariance of public examples.
+    - Each row in M is a mixture: positive shares with sum 1. The partners and shares are unknown, so a row may mix all
+      originals.
+
+    Originals with distinct labels are separated by the soft labels M y, which the last layer's gradient shows;
+    originals with equal labels by the distribution of public examples. The attack refuses readings without mixtures."""
 
     reference = "ours; against Zhang et al. 2018 (mixup) as a defense"
     knowledge = ("adaptive",)

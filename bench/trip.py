@@ -38,8 +38,9 @@ SHARED = {"axis": "shared"}  # equal for all readings
 
 @dataclass(frozen=True, slots=True)
 class ByReading:
-    """Base class for dataclasses with values for each reading (observed update). The method `of` selects readings, in
-    every field whose metadata names a reading axis (`READING` or `MARK`)."""
+    """Base class for dataclasses whose tensors hold values of many readings (observed updates), a reading per position
+    on an axis. The method `of` selects readings, in every field whose metadata names this axis (`READING` or
+    `MARK`)."""
 
     def of(self, rows: Sequence[int]) -> Self:
         """Return a copy with only the readings (observed updates) at the positions `rows`, in this order."""
@@ -122,8 +123,9 @@ class Noise:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcomes:
-    """The few values that a random defense may send for each coordinate, such as 0 or the value itself. Coordinates are
-    independent."""
+    """Distribution of a random defense's message, if each coordinate can take only a few values, such as 0 or the value
+    itself: these values with their probabilities. Coordinates are independent. Attackers compute likelihoods from the
+    distribution."""
 
     values: Tensors
     """Possible values, name → (outcome, row, *shape); a row is a client's or an example's tensor."""
@@ -133,7 +135,8 @@ class Outcomes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidates:
-    """Candidate batches of examples for a local step, before their gradients are computed; a row is a batch."""
+    """An attacker's guesses of the examples in a local step: inputs, class probabilities, and the weights at which
+    gradients are computed. A row is a guessed batch."""
 
     inputs: Tensor
     """(row, example, *shape): guessed inputs."""
@@ -158,7 +161,8 @@ class AdamRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRule:
-    """Options of a client's local steps, next to a rate, momentum and weight decay."""
+    """Options of a client's local training beyond learning rate, momentum and weight decay, such as a schedule, FedProx
+    or gradient clipping. Attacks repeat these options in simulated local steps."""
 
     nesterov: bool = False
     """True for Nesterov's momentum, as in `torch.optim.SGD`."""
@@ -176,7 +180,8 @@ class StepRule:
     """True for a loop without `zero_grad()`: each step uses the sum of all gradients so far."""
 
     def decay(self, name: str, default: float) -> float:
-        """Return the weight decay of the parameter `name`; `default` is the reading's `weight_decay`."""
+        """Return the weight decay of the parameter `name`: its own (`decays`), or otherwise `default`, the reading's
+        `weight_decay`."""
         return self.decays.get(name, default)
 
 
@@ -207,9 +212,9 @@ class Description(Protocol):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Texts for the record, a line for each transform (function on tensors) without an exact description. A line
-        names the transform, and the rule by which the reading shows random draws (zeros show a mask, for example).
-        Attacks do not use these lines."""
+        """Remarks on the limits of this description, for the record; attacks do not use the remarks. A line names a
+        transform (function on tensors) of the defense that is not described exactly, and the rule by which random draws
+        are read from the reading (zeros show a mask, for example)."""
 
     @property
     def ordered(self) -> bool:
@@ -226,30 +231,31 @@ class Description(Protocol):
         pairs and the mixing ratios are secret."""
 
     def mixing(self, size: int, count: int, seed: int) -> Tensor:
-        """Return `count` random mixing matrices of a client's batch with `size` examples, (draw, mixture, original),
-        for a description with `mixed`. A matrix row holds the shares of the originals in a mixture; `seed` determines
-        the draws."""
+        """Draw random mixing matrices, as mixup would mix a client's batch of `size` examples: `count` matrices, (draw,
+        mixture, original), each row with the shares of the originals in a mixture. `seed` determines the draws. Only
+        for a description with `mixed`."""
 
     @property
     def hard(self) -> bool:
-        """True if the defense makes a hard decision (a coordinate kept or not, a sign, a limit), so that the simulated
-        reading's derivative is zero or useless in a search."""
+        """True if the defense makes hard decisions (a coordinate kept or not, a sign, a limit). The derivative of the
+        simulated reading is then zero or useless, and a search by derivatives needs the description from `softened`."""
 
     @property
     def clients(self) -> "Clients | None":
-        """Description of single clients' quantised messages, for attacks that divide their mean into messages. None if
-        the reading is not a mean over several clients' quantised messages."""
+        """Description of a single client's quantised message, for a reading that is the mean over several clients'
+        messages. Attacks use this to split the mean into the clients' messages. None for any other reading."""
 
     @property
     def single(self) -> "Description | None":
-        """Description of the first client's message, if the reading is a mean over several clients. An attacker that
-        knows the other clients' updates can then subtract their messages (method `message`). None for any other
-        reading, and if the other clients' messages cannot be computed from their updates, as under noise."""
+        """Description of the first client's message alone, for a reading that is a mean over several clients. An
+        attacker who knows the other clients' updates subtracts their messages from the mean (method `message`), and
+        attacks the rest by this description. None for other readings, and if the other clients' messages cannot be
+        computed from their updates, as under noise."""
 
     def message(self, others: Tensors, observed: Tensors) -> dict[str, Tensor]:
-        """Return the first client's message behind a mean over clients, name → (1, *shape), in gradient units. It is
-        the mean times the number of clients, minus the messages that the defense makes from the other clients' updates.
-        Coordinates within rounding error of 0 become 0. Allowed only if `single` is not None.
+        """Subtract the other clients' messages from a mean over clients: return the first client's message, name → (1,
+        *shape), in gradient units. The messages are computed from the other clients' known updates. Coordinates within
+        rounding error of 0 become 0. Allowed only if `single` is not None.
 
         - `others`: the other clients' known updates, name → (client - 1, *shape).
         - `observed`: the mean, name → (1, *shape)."""
@@ -271,30 +277,31 @@ class Description(Protocol):
         - `candidates`: the candidates' inputs and labels; needed if `inside_steps`, otherwise None."""
 
     def with_mates(self, mates: Tensors, observed: Tensors, behind: Candidates) -> Given:
-        """Return a function that simulates readings (observed updates) for guesses at the first example, if all other
-        examples behind the reading (the mates) are known. The function takes the guesses' gradients, name → (row,
-        *shape), and the guesses. The result is a simulated reading for each guess, name → (row, *shape). Allowed for a
-        single local step only.
+        """Return a simulator of readings (observed updates) for an attacker who knows all examples behind the reading
+        except the first (the known examples are the mates). The simulator takes the gradients of guesses at the first
+        example, name → (row, *shape), and the guesses. Its result is a simulated reading for each guess, name → (row,
+        *shape). Allowed for a single local step only.
 
         - `mates`: the known examples' gradients, name → (1, example - 1, *shape).
         - `behind`: the known examples' inputs and labels.
         - `observed`: the attacked reading, name → (1, *shape)."""
 
     def local_steps(self, observed: Tensors) -> StepDefense:
-        """Return a function that applies the defense's part inside a local step. The function takes the step's number,
-        each example's gradient, name → (row, example, *shape), and the examples. The result is the step's mean
-        gradient, name → (row, *shape); a row is a client behind a reading. Calls must follow the order of the steps.
-        `observed` is the attacked reading, name → (reading, *shape)."""
+        """Return the part of the defense that acts inside local steps, as a function for attacks that simulate the
+        steps one by one. The function takes the step's number, each example's gradient, name → (row, example, *shape),
+        and the examples. The result is the defended mean gradient of the step, name → (row, *shape); a row is a client
+        behind a reading. Calls must follow the order of the steps. `observed` is the attacked reading, name → (reading,
+        *shape)."""
 
     def sent(self, updates: Tensors, observed: Tensors) -> dict[str, Tensor]:
-        """Return the reading (observed update) that the defense would make from the clients' finished `updates`, name →
-        (reading, client, *shape). The result, name → (reading, *shape), is without the defense's additive noise.
-        `observed` is the attacked reading itself, name → (reading, *shape)."""
+        """Simulate the part of the defense that acts after local training: return the reading (observed update) from
+        the clients' finished `updates`, name → (reading, client, *shape). The result, name → (reading, *shape), is
+        without the defense's additive noise. `observed` is the attacked reading itself, name → (reading, *shape)."""
 
     def with_clients(self, others: Tensors, observed: Tensors) -> Callable[[Tensors], dict[str, Tensor]]:
-        """Return a function that simulates readings (observed updates) for guesses at the first client's update, if the
-        other clients' updates are known. The function takes a guess in each row and returns the simulated reading for
-        each guess, both name → (row, *shape).
+        """Return a simulator of readings (observed updates) for an attacker who knows the updates of all clients except
+        the first. The simulator takes guesses at the first client's update and returns a simulated reading for each
+        guess, both name → (row, *shape).
 
         - `others`: the other clients' updates, name → (1, client - 1, *shape); empty for a single client.
         - `observed`: the attacked reading, name → (1, *shape)."""
@@ -305,20 +312,21 @@ class Description(Protocol):
         values, or if the reading is not just the mean of the messages."""
 
     def log_likelihood(self, simulated: Tensors, observed: Tensors) -> Tensor | None:
-        """Return the log-likelihood for the `observed` given the `simulated` readings, ≤ 0 and up to a constant, as a
-        search's objective: (reading,). Both arguments are name → (reading, *shape). None for Gaussian and Laplace
-        noise, whose likelihood follows from `noise`."""
+        """Return how likely the `observed` readings are, given the `simulated` readings of candidates: log-likelihood
+        (reading,), ≤ 0 and up to a constant. A search for examples maximises the value. Both arguments are name →
+        (reading, *shape). None for Gaussian and Laplace noise, whose likelihood follows from `noise`."""
 
     def log_density(self, simulated: Tensors, observed: Tensors) -> Tensor | None:
-        """Return the exact log density for the `observed` given the `simulated` readings, up to a constant common to
-        all candidates, to rank candidates: (reading,). Both arguments are name → (reading, *shape). None if the density
-        follows from `noise`."""
+        """Return the exact log density of the `observed` readings, given the `simulated` readings of candidates:
+        (reading,), up to a constant common to all candidates. An attack that is granted a list of candidates ranks the
+        list by this value; a search for examples uses `log_likelihood`. Both arguments are name → (reading, *shape).
+        None if the density follows from `noise`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clients:
-    """Description for single clients' messages, if a reading is a mean over quantised messages. In a message, each
-    coordinate is -τ, 0 or τ, with a scale τ > 0 for each tensor."""
+    """Description of a single client's quantised message behind a reading that is the mean over clients. In a message,
+    each coordinate is -τ, 0 or τ, with a scale τ > 0 for each tensor. Attacks split the mean into such messages."""
 
     signs: bool
     """True if a coordinate is -τ or τ; False if 0 also occurs."""
@@ -327,8 +335,8 @@ class Clients:
 
 
 class Simulator(Protocol):
-    """The defended round as a black box, for attackers without a description: candidates in, simulated readings
-    (observed updates) out."""
+    """The defended round as a black box, for attackers who know no description of the defense: a call takes guessed
+    examples and returns the readings (observed updates) that the round would give. The number of calls is limited."""
 
     @property
     def budget(self) -> int:
@@ -394,7 +402,7 @@ class Server:
 
     @property
     def finished(self) -> int:
-        """Number of rounds before, of the same examples."""
+        """Number of earlier rounds with the same examples under weights of this server; 0 in the first round."""
         return 0 if self.seen is None else len(self.seen.rounds)
 
 
@@ -484,8 +492,9 @@ class Reading(ByReading):
 
     @staticmethod
     def joined(readings: Sequence["Reading"]) -> tuple["Reading", tuple[tuple[int, ...], ...]]:
-        """Join the `readings` (observed updates), an item for each cell (experiment), in a single batch for a common
-        attack. Return the batch, and for each cell its readings' positions in the batch.
+        """Join the `readings` (observed updates) of several cells (experiments) in a single batch, so that an attack
+        treats all in parallel. Return the batch, and for each cell its readings' positions in the batch, to split the
+        result.
 
         The batch is ordered by a reading's number within its cell (`indices`), then by cell. Fields without a reading
         axis must be equal in all cells."""
@@ -515,8 +524,8 @@ class Reading(ByReading):
 
     @property
     def unknown(self) -> int:
-        """Number of examples behind each reading (observed update), unknown to the attacker: 1 if all others are
-        granted (`mates_inputs`), otherwise `examples`."""
+        """Number of examples behind each reading (observed update) that the attacker must reconstruct: 1 if all others
+        are granted (`mates_inputs`), otherwise `examples`."""
         return self.examples if self.mates_inputs is None else 1
 
     @property

@@ -24,7 +24,8 @@ _PLAIN = frozenset((bool, int, float, str))
 
 @dataclass(slots=True)
 class Trace:
-    """Values recorded in a model's forward pass on two examples, for tests of how the model uses its parameters."""
+    """Values recorded in a model's forward pass on two examples: each layer's input and output, and the logits.
+    `separate` and the field `own` tell from the values if per-example gradients can be computed layer by layer."""
 
     inputs: Tensor
     """The examples, (2, *shape)."""
@@ -37,9 +38,9 @@ class Trace:
 
 
 def trace(model: nn.Module, weights: Tensors, inputs: Tensor) -> Trace:
-    """Run a forward pass of `model` on two examples, `inputs` (2, *shape), at `weights`, name → (*shape), and return
-    the recorded values. Raises `NotApplicable` if the model uses a parameter that `torch.func.functional_call` cannot
-    replace."""
+    """Run a forward pass of `model` on two examples, `inputs` (2, *shape), at `weights`, name → (*shape). Return the
+    inputs and outputs of all layers, to test if per-example gradients can be computed layer by layer. Raises
+    `NotApplicable` if the model uses a parameter that `torch.func.functional_call` cannot replace."""
     result = Trace(inputs.detach().clone().requires_grad_())
     leaves = {name: value.detach().clone().requires_grad_() for name, value in weights.items()}
     handles = [handle for layer in model.modules() if has_parameters(layer) for handle in _watched(layer, result.calls)]
@@ -69,26 +70,28 @@ def has_parameters(layer: nn.Module) -> bool:
 
 def bare(layer: nn.Module) -> bool:
     """Return whether a call of the layer runs only the method `forward` of its class: no hooks, and no replaced
-    `forward`."""
+    `forward`. Such a layer can be computed for many clients at a time by a formula."""
     return "forward" not in vars(layer) and not any(getattr(layer, name) for name in HOOKS)
 
 
 def reached(outputs: Tensor, tensors: Tensors) -> str | None:
     """Return the name of a tensor in `tensors` (name → tensor) on which `outputs` depend, by the autograd graph; None
-    if `outputs` depend on none."""
+    if `outputs` depend on none. Used to find parameters that a copy of the model cannot replace."""
     return nearest(outputs, tensors)
 
 
 def nearest(outputs: Tensor, tensors: Tensors) -> str | None:
-    """Return the name of the tensor in `tensors` (name → tensor) with the fewest operations between the tensor and
-    `outputs`, by the autograd graph; None if `outputs` depend on none."""
+    """Return the name of the tensor in `tensors` (name → tensor) that acts last on `outputs`, such as the last layer's
+    bias on logits: the tensor with the fewest operations up to `outputs` in the autograd graph. None if `outputs`
+    depend on none."""
     names = {id(value): name for name, value in tensors.items()}
     return next((names[id(leaf)] for leaf in _leaves(outputs) if id(leaf) in names), None)
 
 
 def separate(traced: Trace) -> bool:
-    """Return whether the two examples of the forward pass `traced` do not influence each other. In the logits and in
-    every layer's input and output, an example's part of axis 0 must depend on this example only."""
+    """Return whether the model treats examples independently, which per-example gradients by layers require (batch
+    statistics, for example, mix examples). In the forward pass `traced` on two examples, an example's part of axis 0 in
+    the logits and in every layer's input and output must depend on this example only."""
     calls = [call for call in traced.calls if all(isinstance(value, Tensor) for value in call)]
     batched = all(len(a) % 2 == 0 and len(z) % 2 == 0 and z.requires_grad for a, z in calls)
     if len(calls) < len(traced.calls) or not batched or len(traced.logits) != 2:
@@ -101,8 +104,9 @@ def separate(traced: Trace) -> bool:
 
 
 def state(model: nn.Module) -> list[Hashable]:
-    """Return a list of values that describe how `model` computes: its layers, modes and hooks, and the plain attributes
-    of layers outside of torch. Equal lists from two calls mean that a cached result about the model is still valid."""
+    """Return a fingerprint of how `model` computes: layers, modes, hooks, and plain attributes of layers outside of
+    torch, as a list. If two calls give equal lists, results about the model from the first call (cached per model) are
+    still valid. The weights are not included."""
     parts: list[Hashable] = []
     for layer in model.modules():
         own = vars(layer)

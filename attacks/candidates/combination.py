@@ -14,8 +14,9 @@ _TINY = 1e-30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Basis:
-    """Candidates' gradients, prepared for nonnegative least squares. The fit explains a reading (the observed update)
-    as a combination of these gradients."""
+    """Gradients of the granted candidates, prepared for fits by nonnegative least squares: a reading (the observed
+    update) of a batch is approximated as a combination of these gradients. `scores` then tells the candidates behind
+    the reading."""
 
     gradients: Tensor
     """Gradients of the candidates (candidate, value); values left out by the mask `shown` of the method `of` are 0."""
@@ -54,19 +55,17 @@ def _root(gram: Tensor) -> Tensor:
 
 
 def scores(basis: Basis, observed: Tensor, examples: int) -> Tensor:
-    """Score each candidate by its membership in the set of examples behind a reading (the observed update):
-    (candidate,). Candidates in the estimated set score above 1, all others in [0, 1).
+    """Estimate the set of examples behind a reading (the observed update) among candidates. Return a score per
+    candidate, (candidate,): above 1 for candidates in the estimated set, in [0, 1) for all others.
 
     - `basis`: the candidates' gradients.
     - `observed` (value,): the reading, a mean gradient over the set.
     - `examples`: size B of the set.
 
-    The algorithm adds candidates to the set one by one:
-
-    - In the mean, every true member has the coefficient 1/B. So candidates with a least-squares coefficient near 1/B
-      become members first. A candidate with a faint gradient may get any coefficient, because it fits noise.
-    - Then the candidate that lowers the remainder most becomes a member, repeatedly. The remainder is `observed` minus
-      the members' gradients divided by B."""
+    Candidates join the set one by one. First come candidates with a least-squares coefficient near 1/B, their true
+    coefficient in a mean over B examples. (Much larger or smaller coefficients fit noise.) Then the candidate joins
+    that lowers the remainder most, until the set has B members. The remainder is `observed` minus the members'
+    gradients divided by B."""
     gradients, norms, root = basis.gradients, basis.norms, basis.root
     products = (gradients @ observed).double() / norms
     target = torch.linalg.solve_triangular(root, products[:, None], upper=False)[:, 0]

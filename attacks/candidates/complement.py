@@ -16,16 +16,18 @@ _ROUNDING = 1e-5  # share of the gradient's norm below which the remainder is ro
 
 
 def by_complement(reading: Reading, observed: Tensors, mates: Tensor) -> Callable[[Tensors, Candidates], Tensor] | None:
-    """Return a function that scores candidates for the only unknown example behind mixed training examples (mixup). Its
-    arguments are the candidates' gradients (unused) and the candidates. Its result is a score in [0, 1] per candidate,
-    (row,). For the score, gradient and candidate are projected away from the known examples: the score is the share of
-    the remaining gradient's squared norm in the direction of the remaining candidate. The true example scores 1.
+    """Name the only unknown example behind a reading under mixup: return a function that scores candidates for this
+    example, if all other examples are known. The function takes the candidates' gradients (unused) and the candidates;
+    it returns a score in [0, 1] per candidate, (row,). The true example scores 1.
 
     - `reading`: the attacked reading; gives model and weights.
     - `observed`: the attacked gradient, name → (1, *shape); the first layer's part is used.
     - `mates`: inputs of the known examples, (example, *shape).
 
-    Return None if the known examples explain the whole gradient, or if the model has no fully connected first layer."""
+    The first layer's gradient is spanned by the mixed examples. Without its part in the span of the known examples, a
+    multiple of the unknown example is left, for any secret mixing ratio. The score is the squared cosine with the
+    candidate, after the same projection. Return None if the known examples explain the whole gradient, or if the model
+    has no fully connected first layer."""
     layer = first_layer(reading)
     if layer is None:
         return None

@@ -34,9 +34,9 @@ Tensors = dict[str, Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
-    """Candidates for the set of examples behind a reading (the observed update), with their gradients and simulated
-    readings. A *member* is a candidate in this pool. An *observation* is a single report among repeated reports on the
-    same examples."""
+    """Candidates among which `most_likely` searches the set of examples behind a reading (the observed update), with
+    their gradients and simulated readings. A *member* is a candidate in this pool. An *observation* is a single report
+    among repeated reports on the same examples."""
 
     mismatch: Mismatch
     """Distance between simulated readings and the reading."""
@@ -68,11 +68,12 @@ class Pool:
         return description is None or (description.senders == 1 and not description.inside_steps)
 
     def losses(self, chosen: Tensor, place: int, others: Tensor) -> Tensor:
-        """Return the loss for each set that differs from the present set in a single example: (other,).
+        """Rate exchanges of a single example in the present set: return the loss of the set after each exchange,
+        (other,). The search takes the exchange with the least loss.
 
         - `chosen` (example,): pool positions of the present set.
         - `place`: position in `chosen` at which the example is replaced.
-        - `others` (other,): pool positions for the replacement; each gives a set.
+        - `others` (other,): pool positions of the replacements.
 
         The loss is minus the log likelihood of the reading (the observed update), up to a constant; without the
         defense's description, a squared distance."""
@@ -101,9 +102,10 @@ class Pool:
         return self.shown(observed, sets)
 
     def adds_up(self, chosen: Tensor) -> bool:
-        """Return whether the mean of its members' simulated readings (the field `messages`) is exact for a set: it
-        equals the simulated reading (observed update) of the whole set. `chosen` (example,) are the set's positions in
-        the pool."""
+        """Test on a set whether the defense treats examples separately: return whether the mean of its members'
+        simulated readings (the field `messages`) equals the simulated reading (observed update) of the whole set.
+        `chosen` (example,) are the set's positions in the pool. If True, other sets need no simulation of their own
+        (`separate`)."""
         for observed, messages in zip(self.observed, self.messages, strict=True):
             whole, means = self.shown(observed, chosen[None]), _means(messages, chosen[1:], chosen[:1])
             if any(
@@ -113,8 +115,8 @@ class Pool:
         return True
 
     def separate(self) -> "Pool":
-        """Return the pool with `separable` set to True: set simulations are then means of `messages`, without a new
-        simulation."""
+        """Return this pool in the faster mode `separable`: the simulated reading of a set is the mean of its members'
+        `messages`, and no new simulation is run. Valid if `adds_up` holds."""
         return replace(self, separable=True)
 
     def shown(self, observed: Tensors, sets: Tensor) -> Tensors:

@@ -23,8 +23,8 @@ def candidates(reading: Reading, members: Tensor | None = None) -> tuple[Tensor,
 
 
 def alone(inputs: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the candidates in chunks of 64, with a new example axis of length 1, so that each candidate is a batch:
-    inputs (candidate, 1, *shape) and targets (candidate, 1, class).
+    """Turn each candidate into a batch with a single example, for gradients per candidate. Yield inputs (candidate, 1,
+    *shape) and targets (candidate, 1, class), in chunks of 64 candidates.
 
     - `inputs` (candidate, *shape): the candidates' inputs.
     - `targets` (candidate, class): their label probabilities."""

@@ -24,9 +24,9 @@ _PARALLEL = 6000  # examples in parallel
 def by_mixtures(
     reading: Reading, observed: Tensors, known: Candidates, members: Tensor, rng: np.random.Generator
 ) -> Tensor:
-    """Return the log likelihood of each candidate as the only unknown example behind mixed training examples,
-    (candidate,), up to a constant. The covariance comes from simulated readings; neither the order of the batch nor the
-    partners are taken from `reading`.
+    """Name the only unknown example behind a reading under mixup, if all other examples are known: return each
+    candidate's log likelihood to be this example, (candidate,), up to a constant. The secret partners and mixing ratios
+    count as Gaussian noise, with a covariance from simulated mixtures.
 
     - `reading`: the attacked reading, with a description that mixes examples, and with a gallery.
     - `observed`: the reading as a gradient, name → (1, *shape).

@@ -21,10 +21,10 @@ LIST = 10  # candidates named for a single example, best first
 
 
 def most_likely(reading: Reading, budget: Budget, key: Key) -> tuple[Tensor, Tensor]:
-    """Return the candidates in the gallery (the granted list) that most likely caused each reading, (reading,
-    candidate): as many as unknown examples, or a list of ten for a single unknown example. Also return the score of
-    each candidate, (reading, candidate). `budget` limits the seconds of a search for a set; `key` is the attacker's
-    key."""
+    """Name the examples behind each reading: pick the most likely candidates in the gallery (the granted list). Return
+    two tensors (reading, candidate): positions of the picked candidates, as many as unknown examples, or the ten best
+    for a single unknown example; and the score of every candidate in the gallery. `budget` limits the seconds of a
+    search for a set; `key` is the attacker's key for random draws."""
     scores = likelihoods(reading, key) if reading.unknown == 1 else _sets(reading, budget, key)
     return torch.stack([_best(reading, row, scores[row]) for row in range(len(reading))]), scores
 

@@ -58,8 +58,9 @@ def _of_observation(reading: Reading, observed: Tensors, number: int, key: Key) 
 
 def by_description(reading: Reading) -> Mismatch:
     """Return the distance between simulated and actual readings by which an attack ranks candidates for the batch
-    `reading`. The distance is minus the log likelihood under the defense's description. Without a description, it is 1
-    - cosine, or the squared distance if the other examples of each reading are known."""
+    `reading`; the candidate with the least distance is named. The distance is minus the log likelihood under the
+    defense's description. Without a description, the distance is 1 - cosine, or the squared distance if the other
+    examples of each reading are known."""
     plain = reading.description is None and reading.mates_inputs is None
     distance = by_likelihood(Distance(kind="cosine" if plain else "l2"), reading)
     return Mismatch(reading=reading, distance=distance, exact=True)

@@ -13,7 +13,9 @@ _CHUNK = 128  # images in a pass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Below:
-    """Convolutions with ReLU, and pooling, below a fully connected layer. An image's features are the layer's input."""
+    """The convolutions (with ReLU and pooling) before the first fully connected layer of a model. Attacks on the first
+    fully connected layer recover an image's features, the inputs of this layer; this class computes the features of
+    images, so that a search can find the image."""
 
     model: nn.Module
     """The whole model, in eval mode."""

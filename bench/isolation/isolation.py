@@ -132,9 +132,9 @@ class Isolation:
         return result, cost
 
     def ask(self, function: Callable[..., T], kind: str, entry: Entry) -> T:
-        """Return the value of `function(kind, entry)` from a plug-in process, such as the broken contracts of an entry
-        (an attack, defense, model or data set). A repeated call returns the stored value. `kind` is "attacks",
-        "defenses", "models" or "datasets"."""
+        """Run `function(kind, entry)` in a plug-in process, and return its value. The plug-in's code then never runs in
+        this process: for example, `function` tests the contracts of an entry (an attack, defense, model or data set). A
+        repeated call returns the stored value. `kind` is "attacks", "defenses", "models" or "datasets"."""
         key = (function.__qualname__, kind, entry.model_dump_json())
         if key not in self._answers:
             self._answers[key] = self._pipeline.call(function, kind, entry)
@@ -143,7 +143,8 @@ class Isolation:
         return answer
 
     def usage(self) -> Usage:
-        """Return the resources that the plug-in processes used since the previous call."""
+        """Return the CPU time and memory that the plug-in processes used since the previous call, for the cost in a
+        record."""
         now = Usage()
         for each in self._helpers:
             now = now.plus(each.usage)

@@ -18,7 +18,8 @@ _MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": st
 
 
 def prepare_environment() -> None:
-    """Set the environment variables that numerical libraries read at import, for child processes."""
+    """Prepare this process's environment for child processes that run cells (experiments): numerical libraries there
+    use a single thread, and the C library keeps freed memory. The libraries read these variables at import."""
     for name in _THREADS:
         os.environ[name] = "1"
     for name, size in _MEMORY.items():
@@ -31,7 +32,8 @@ def single_threaded() -> None:
 
 
 def end_with(parent: int) -> None:
-    """End this process when its parent process, with the number `parent`, ends."""
+    """End this process as soon as its parent process ends, so that a killed run leaves no workers behind. `parent` is
+    the parent's process id."""
     threading.Thread(target=_exit_with, args=(parent,), daemon=True).start()
 
 
@@ -72,8 +74,8 @@ def timeout_reason(seconds: float, trace: Path | None = None) -> str:
 
 
 def without_trace(reason: str) -> str:
-    """Return the text `reason` of a timeout without the path of the file with the threads' stacks, which is
-    temporary."""
+    """Return the `reason` of a timeout (`timeout_reason`) without the path of the file with the threads' stacks: the
+    file is temporary, and reasons from several machines become comparable."""
     return reason.partition(_TRACE)[0]
 
 

@@ -38,8 +38,8 @@ from bench.trip import Reading, Server, Tensors
 
 @dataclass(slots=True, kw_only=True)
 class State:
-    """Values that a plug-in process keeps between calls from its parent process; the last argument of every function in
-    this module."""
+    """Memory of a plug-in process between calls from its parent process. Every function in this module gets the memory
+    as its last argument."""
 
     memory: Memory = field(default_factory=Memory)
     """Cache of data sets, reconstructions and simulated readings."""
@@ -58,15 +58,16 @@ def origins(state: State) -> tuple[registry.Origin, ...]:
 
 
 def raw_data(cell: AnyCell, context: RunContext, state: State) -> tuple[Raw, bool]:
-    """Return the data set of the cell (experiment) before the split, and True if the data are private. `context` has
-    the run's folders; `state` is not used."""
+    """Load the data set of a cell (experiment) in this plug-in process, for a data set that a plug-in defines. Return
+    all examples, not yet split into training, test and public data, and True if the data are private. `context` has the
+    run's folders; `state` is not used."""
     dataset: Dataset = registry.of("datasets", cell.dataset)
     return read(dataset, cell.dataset.name, context.data_dir), dataset.private
 
 
 def server(cell: AttackCell, context: RunContext, crafted: Sequence[Tensors], state: State) -> bytes:
-    """Return the knowledge of a malicious server before the next round, as bytes for the attacker's process (`craft`).
-    Such a server chooses the weights that clients get.
+    """Return everything that a malicious server knows before the next round, as bytes for `craft` in the attacker's
+    process. A malicious server chooses the weights that clients get.
 
     - `cell`: the experiment; `context` has the run's folders.
     - `crafted`: the server's weights in the rounds before, name → tensor for each round.
@@ -81,17 +82,17 @@ def craft(known: bytes, cell: AttackCell, state: State) -> Tensors:
 
 
 def observe(cell: AttackCell, context: RunContext, crafted: Sequence[Tensors], state: State) -> tuple[bytes, Diagnosis]:
-    """Run the defended round of the cell (experiment) in this process. Return the attacker's readings (observed
-    updates) as bytes for the attacker's process, and the checks of the readings.
+    """Run the defended round of a cell (experiment) in this process, apart from the attacker, who must not see the true
+    examples. Return the attacker's readings (observed updates) as bytes for the attacker's process, and the checks of
+    the readings.
 
     - `context`: the run's folders and device.
     - `crafted`: weights that the attack chose for each round, name → tensor; empty: honest weights.
     - `state`: its memory keeps data sets and simulated readings.
 
-    The true examples are drawn in this process. Readings are sent without the model under two conditions: the attacker
-    does not know the defense, and attack and model are built-in. The receiver then runs no plug-in code. Other readings
-    are pickled.
-    Raises `PluginError` if pickling fails."""
+    If the attacker's process needs no code of a plug-in (attack and model are built-in, the defense is unknown to the
+    attacker), the bytes hold only numbers and texts. Otherwise the bytes are a pickle. Raises `PluginError` if pickling
+    fails."""
     observation = draw_and_observe(cell, context, state.memory, crafted)
     return _packed(observation.reading, cell), observation.diagnosis
 
@@ -149,8 +150,8 @@ def train(cell: TrainingCell, context: RunContext, state: State) -> tuple[Traini
 
 
 def serve(descriptor: int) -> None:
-    """Answer calls from the pipe with the file descriptor `descriptor`, until the pipe closes or the parent process
-    ends."""
+    """Main loop of a plug-in process: run the functions that the parent process calls through a pipe, and send their
+    results, until the pipe closes or the parent ends. `descriptor` is the pipe's file descriptor."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
     pipe: Connection[Any, Any] = Connection(descriptor)
     path, parent, role, plugins, device = pickle.loads(pipe.recv_bytes())

@@ -20,7 +20,7 @@ from bench.kinds.known import named
 
 
 def dump(value: Any) -> bytes:
-    """Return `value` as bytes for another process, which reads them by `load`; tensors become arrays."""
+    """Return `value` as bytes to send to another process, which reads the bytes by `load`; tensors become arrays."""
     buffer = io.BytesIO()
     _Pickler(buffer, protocol=5).dump(value)
     return buffer.getvalue()

@@ -81,7 +81,8 @@ class Success:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Kind:
-    """A kind of data, such as images or tables; `bench.kinds.known` lists all kinds."""
+    """A kind of data, such as images or tables, with all that differs between kinds: range and distance of values, the
+    rule for a leaked example, pictures, and the default data set for tests. `bench.kinds.known` lists all kinds."""
 
     name: str
     """Name used in data sets, models, attacks and records."""

@@ -25,9 +25,10 @@ def tables(content: Mapping[str, Any], kind: str) -> list[tuple[str, dict[str, A
 
 
 def written_out(errors: Errors, content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parsed `content` of a matrix file (which lists a run's experiments) with each `sweep` (lists of
-    parameter values) replaced by its combinations of values, and each `[[published]]` block by a table for each
-    published figure. `errors` collects a line for each mistake. Raises `MatrixError` for too many combinations."""
+    """Expand the shorthands in a matrix file (which lists a run's experiments). In the returned copy of the parsed
+    `content`, each `sweep` (lists of parameter values) is replaced by its combinations of values, and each
+    `[[published]]` block by a table for each published figure. `errors` collects a line for each mistake. Raises
+    `MatrixError` for too many combinations."""
     _check_size(errors, content)
     content = dict(content)
     if isinstance(content.get("axes"), dict):

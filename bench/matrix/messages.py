@@ -40,8 +40,8 @@ class Wrong(ValueError):
 
 
 class Rows(list[Any]):
-    """List of items from a matrix file (a run's experiments). `keys` holds the key in the file for each item, for
-    error messages; several items may have the same key."""
+    """List of items from a matrix file (a run's experiments), with the place of each item in the file: `keys` holds an
+    item's key, for error messages. Items from the same block have the same key."""
 
     def __init__(self, rows: Iterable[tuple[str, Any]]) -> None:
         pairs = list(rows)

@@ -20,7 +20,8 @@ FILE = "published.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedFigures:
-    """Figures from a paper, with a pattern for the cells (experiments) to which they belong."""
+    """Figures from a paper, shown in tables together with the bench's own figures for the same cells (experiments). A
+    pattern selects these cells."""
 
     where: Mapping[str, Any]
     """Axis → pattern for the cell's value, such as `{"defense": {"name": "prune"}}`."""
@@ -46,7 +47,8 @@ def beside(rows: Iterable[PublishedFigures], cell: AnyCell) -> PublishedFigures 
 
 
 def row_json(row: Any) -> dict[str, Any]:
-    """Return a row of a results table (a dataclass with a field `published`) as JSON types, for `--json`."""
+    """Convert a row of a results table to JSON types, for `--json`. `row` is a dataclass; its field `published`, the
+    paper's figures, is included."""
     plain = {name: getattr(row, name) for name in row.__slots__ if name != "published"}
     beside: PublishedFigures | None = row.published
     return {**plain, "published": beside and {**beside.figures, "source": beside.source}}

@@ -34,8 +34,8 @@ def entries(texts: Sequence[str], option: str) -> list[Typed]:
 
 
 def split(typed: Typed) -> tuple[str, dict[str, Any]]:
-    """Return the name and the parameters of an attack or defense `typed` on the command line, as `entries` returns it:
-    a name, or a mapping with the key `name`."""
+    """Return (name, parameters) of an attack or defense from the command line. `typed` is an item of the result of
+    `entries`: a name, or a mapping with the key `name`."""
     if isinstance(typed, str):
         return typed, {}
     return str(typed["name"]), {key: value for key, value in typed.items() if key != "name"}

@@ -13,7 +13,8 @@ SEED = "{seed}"  # in a file's name
 
 @dataclass(frozen=True, slots=True)
 class SeededFile:
-    """Weights files by seed, such as `lenet-{seed}.npz`."""
+    """Weights files, one for each weight seed, that a matrix gives as a single name with `{seed}`, such as
+    `lenet-{seed}.npz`."""
 
     folder: Path
     """Folder of the files."""
@@ -27,8 +28,8 @@ class SeededFile:
 
 
 def weights_file(folder: Path, raw: Any) -> FileWeights | SeededFile:
-    """Return the weights that a matrix file gives as the text `raw`: a file in `folder`, or a file per seed if `raw`
-    contains `{seed}`. Raises `Wrong` for a missing file."""
+    """Find the weights file that a matrix names in the axis `weights`. `raw` is the name, relative to `folder`; with
+    `{seed}` in the name, the result stands for a file per seed. Raises `Wrong` for a missing file."""
     if not isinstance(raw, str) or not raw or "\0" in raw:
         raise Wrong(expected("a path", raw, '"w.safetensors"'))
     return SeededFile(folder, raw) if SEED in raw else _read(folder, raw)

@@ -33,8 +33,8 @@ class Model(ABC):
         """Return the module that maps inputs (example, *`shape`) to logits (example, class), for `classes` classes."""
 
     def bound(self, name: str, fan_in: int) -> float:
-        """Return the half width w of the uniform distribution from which the parameter `name` is drawn initially.
-        `fan_in` is the number of inputs of an output value; torch's default is 1/√fan_in."""
+        """Return the half width w of the uniform distribution on [-w, w] from which the parameter `name` is drawn at
+        the start. `fan_in` is the number of inputs of an output value; the default, as in torch, is 1/√fan_in."""
         return float(fan_in**-0.5)
 
     def initial(self, module: nn.Module, seed: int) -> dict[str, Tensor]:

@@ -13,8 +13,8 @@ _PUBLIC = 0  # seed of the frozen weights
 
 @dataclass(frozen=True, kw_only=True)
 class FineTunedTransformer(TinyTransformer):
-    """A `tiny-transformer` with a trained part and the trained classifier. All other weights are frozen, public, and
-    equal for all seeds; nobody sends their gradients."""
+    """A `tiny-transformer` under fine-tuning: clients train only a part (`part`, such as LoRA's matrices) and the
+    classifier, and send only the gradients of these. All other weights are frozen, public, and equal for all seeds."""
 
     reference = "Hu et al. 2022 (LoRA); sizes ours"
 

@@ -67,8 +67,9 @@ def gradients(
 
 
 def list_fault(count: int, parameters: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> str:
-    """Return the error message for a list of `count` gradients, if the number of `parameters` differs. `state` holds
-    parameters and buffers: the message tells if the list has a gradient for each buffer, too."""
+    """Return the error message for a list of `count` gradients whose number differs from the number of the model's
+    `parameters`. `state` holds parameters and buffers: if `count` is the size of `state`, the message says that buffers
+    have no gradients."""
     buffers = [name for name in state if name not in parameters]
     if count == len(state) and buffers:
         names = ", ".join(buffers[:3]) + (", …" if len(buffers) > 3 else "")
@@ -161,8 +162,8 @@ def scaled(values: Tensor, value_range: Range, what: str) -> NDArray[np.float64]
 
 
 def integers(values: Values | None, what: str) -> str:
-    """Return the name `what` if the user's array `values` holds integers; otherwise, and for None, an empty text.
-    Integers may be token ids of a text."""
+    """Test a user's array for integers, which may be token ids of a text instead of pixels or columns. Return the
+    array's name `what` for a later message if `values` holds integers; otherwise, and for None, an empty text."""
     kind = "" if values is None else np.asarray(tensor(values, what)).dtype.kind
     return what if kind and kind in "iu" else ""
 

@@ -24,12 +24,12 @@ _TRAINERS = ("opacus",)  # packages with hooks which keep state for a later back
 
 
 def plain_copy(model: nn.Module, *, batch_statistics: bool = False) -> nn.Module:
-    """Copy a user's model for attackers: on the CPU, in eval mode, without wrappers and hooks; frozen parameters stay
-    frozen.
+    """Copy a user's model, so that attackers can run the copy without effects on the training: on the CPU, in eval
+    mode, without wrappers (Opacus, data parallelism) and their hooks. Frozen parameters stay frozen.
 
-    `batch_statistics` True concerns layers that compute differently in training mode and in eval mode (`by_mode`), such
-    as BatchNorm: those in training mode stay in training mode, without updates of running statistics. If all are in
-    eval mode, all are put into training mode."""
+    `batch_statistics` True: the client trained with batch statistics. In the copy, BatchNorm layers that were in
+    training mode then normalise by the batch, too, and keep no running statistics. If no such layer was in training
+    mode, all of them do so. The same holds for other layers that `by_mode` names."""
     plain = unwrapped(model)
     computed = {id(value): value.detach().clone() for _, _, value in _computed(plain)}
     module = _unshared(copy.deepcopy(plain, dict[int, Any](computed)).cpu().eval())
@@ -50,8 +50,9 @@ def plain_copy(model: nn.Module, *, batch_statistics: bool = False) -> nn.Module
 
 
 def by_mode(layer: nn.Module) -> bool:
-    """Return whether a layer may compute otherwise in training mode, without draws: a normalisation with running
-    statistics, or an own layer, which may call `F.batch_norm`."""
+    """Return whether a layer may give other outputs in training mode than in eval mode, apart from random draws
+    (dropout). True for BatchNorm and InstanceNorm layers, and for layers of the user's own class, which may call
+    `F.batch_norm`."""
     return isinstance(layer, (*BATCH_NORM, *_INSTANCE_NORM)) or not type(layer).__module__.startswith("torch.")
 
 

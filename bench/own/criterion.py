@@ -30,7 +30,8 @@ LOSSES = (*OF_CLASSES, *OF_ALL_OUTPUTS, *OTHERS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Criterion:
-    """A call of a loss function on a model's outputs."""
+    """The loss of a recorded training in the form that attacks need: labels, number of classes, and the loss function
+    with its options. Made by `criterion` from a call of torch's loss function."""
 
     labels: Tensor
     """(example,): class numbers."""
@@ -46,7 +47,8 @@ class Criterion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unknown:
-    """A call of a loss function that attacks cannot use."""
+    """Reason why attacks cannot use the loss of a recorded training, such as a regression; `criterion` returns this in
+    place of a `Criterion`."""
 
     reason: str
     """The reason in a few words."""
@@ -55,7 +57,8 @@ class Unknown:
 def criterion(
     function: Callable[..., Any], arguments: tuple[Any, ...], options: Mapping[str, Any], logits: Tensor
 ) -> Criterion | Unknown:
-    """Return a call of a loss function as a loss for attacks, or the reason why attacks cannot use the loss.
+    """Read labels, classes and options from a recorded call of torch's loss function, so that attacks can use the same
+    loss. Return an `Unknown` with the reason if attacks cannot use the loss.
 
     - `function`, `arguments`, `options`: the called function of `torch.nn.functional` with its arguments by position
       and by name.

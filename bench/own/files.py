@@ -32,7 +32,8 @@ _NAMES = re.compile(r"(?:(?:value|weight)/)?(?!\.{1,2}\.npy)[^/\\]+\.npy", re.DO
 
 @checked_dataclass(frozen=True, slots=True, kw_only=True, config={"extra": "forbid"})
 class Loss:
-    """A training's loss of torch.nn with its options."""
+    """Loss function of a client's training, as a reading file stores it: the name of a loss in torch.nn, with its
+    options."""
 
     name: Literal["CrossEntropyLoss", "NLLLoss", "BCEWithLogitsLoss", "MSELoss"]
     """Name of the loss in torch.nn."""

@@ -12,8 +12,13 @@ _NEAR = 1e-3  # relative change by rounding
 
 
 def fitted(gap: Callable[[float], Tensor], enough: float) -> float | None:
-    """Search for a number x ≥ 0 with a `gap` of length at most `enough`, by Gauss-Newton steps from 0; None if the
-    search fails. `gap` is a function from x to the difference between replayed and recorded weights, (coordinate,)."""
+    """Estimate an unknown setting of a recorded training, such as FedProx's μ: a number x ≥ 0 with which the replayed
+    training gives the recorded weights. None if no number does.
+
+    - `gap`: function from x to the difference between replayed and recorded weights, (coordinate,).
+    - `enough`: largest accepted length (Euclidean norm) of the difference.
+
+    The search takes Gauss-Newton steps from 0."""
     value, here = 0.0, gap(0.0)
     for _ in range(_TRIES):
         change = max(_FIRST, value / 10)

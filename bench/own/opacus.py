@@ -11,7 +11,8 @@ from bench.own.copies import plain_copy, unwrapped
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class OpacusStep:
-    """The state of an Opacus training between `loss.backward()` and `optimizer.step()`."""
+    """A step of a training with Opacus, as `from_opacus` reads it between `loss.backward()` and `optimizer.step()`. Its
+    fields are the arguments for `api.reading` (model, gradients, defense), to attack one's own private training."""
 
     model: nn.Module
     """Copy of the model without Opacus's hooks, at the step's weights."""
@@ -26,8 +27,9 @@ class OpacusStep:
 
     @property
     def unit(self) -> float:
-        """Factor from the mean over the drawn examples to the sent gradient, batch/expected: Opacus divides the sum by
-        `expected`."""
+        """Argument `unit` for `api.reading` of the clipped gradient that Opacus sends. Opacus divides the sum over the
+        drawn examples by the expected batch size; the bench divides by the number of drawn examples. The factor is
+        batch/expected."""
         return self.batch / self.expected
 
     def __repr__(self) -> str:

@@ -36,9 +36,9 @@ class PrivateStep:
 
 
 def private_step(recorded: Recorded) -> PrivateStep:
-    """Check the first step of a training with Opacus, recorded by hooks (`recorded`). Return its gradient, and whether
-    it is explained: the sent gradient minus the clipped example gradients, summed and divided by the expected batch
-    size, must be the described noise."""
+    """Check Opacus' clip and noise in the first step of a training, recorded by hooks (`recorded`). The part of the
+    sent gradient beyond the mean clipped gradient must have the size of the described noise. Return the sent gradient,
+    Opacus' parameters as a defense, and the result of the check."""
     optimizer, step = recorded.private, recorded.steps[0]
     assert optimizer is not None and step.labels is not None
     clip, sigma = float(optimizer.max_grad_norm), float(optimizer.noise_multiplier)

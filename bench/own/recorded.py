@@ -57,7 +57,8 @@ class Recording:
 
     @staticmethod
     def of(recorded: Recorded) -> "Recording":
-        """Return the recording of a finished training. `recorded` is the data from `bench.own.recording.recorder`."""
+        """Make a `Recording` from `recorded`, the data that `bench.own.recording.recorder` collected in a finished
+        training."""
         made = Recording()
         made._recorded = recorded
         return made
@@ -89,8 +90,9 @@ class Recording:
 
     @property
     def inside(self) -> str | None:
-        """Difference between the client's own gradients and the gradients that attacks inside the client use, as a
-        sentence; None: no difference is known."""
+        """Warning for attacks inside the client (type-2) on a training that the recorded steps do not explain: a
+        sentence that names the parts of the training, such as further loss terms, without which the model was attacked.
+        None: nothing is known to be left out."""
         if self.explained or self._recorded.private is not None:
             return None
         if FURTHER_TERMS in self._recorded.seen:
@@ -154,13 +156,14 @@ class Recording:
         return self._recorded.classes
 
     def at_start(self) -> nn.Module:
-        """Return a copy of the model at the weights before the training, in the recorded training modes. Raises
-        `BenchError` if no local step was recorded."""
+        """Return a copy of the trained model as the client had it before the training: the same weights, each layer in
+        its recorded mode (training or eval). Raises `BenchError` if no local step was recorded."""
         return trained_copy(self._recorded)
 
     def for_attacks(self) -> nn.Module:
-        """Return a copy of the model at the weights before the training, in the form for attacks, with the recorded
-        loss. Raises `BenchError` if no local step was recorded."""
+        """Return the model to attack: a copy at the weights before the training, in eval mode (or with batch
+        statistics, if the training needs them), with the recorded loss stored by `bench.training.declare`. Raises
+        `BenchError` if no local step was recorded."""
         self._check()
         return self._for_attacks(self._batch_statistics)
 

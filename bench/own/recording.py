@@ -25,7 +25,8 @@ _HELD_OUT = 2048  # examples that are kept of passes without gradients
 
 @dataclass(slots=True, kw_only=True)
 class Batch:
-    """A forward pass of a recorded training, with gradients, and its loss."""
+    """Inputs, outputs and loss of a forward pass in the recorded training loop, kept until the local step that uses its
+    gradient."""
 
     inputs: Tensor
     """(example, *shape): copy of the inputs, on the CPU."""
@@ -49,7 +50,8 @@ class HeldOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A local step of a recorded training: the batch and the rates that `optimizer.step()` used."""
+    """A local step of a recorded training: the examples, the learning rates and the gradient's length at a call of
+    `optimizer.step()`. The steps are replayed later to check the recording."""
 
     inputs: Tensor
     """(example, *shape): inputs of all forward passes since the previous step, without ignored examples."""
@@ -70,7 +72,8 @@ class Step:
 
 @dataclass(slots=True, kw_only=True)
 class Recorded:
-    """A recorded training: weights before and after, and all local steps."""
+    """All data that hooks recorded in a client's training: the weights before and after, every local step, and facts
+    that no attack simulates. `bench.own.recorded.Recording` makes a reading of the data."""
 
     module: nn.Module | None = None
     """The trained model, without wrappers; None: no training was seen."""
@@ -366,9 +369,9 @@ def recorder(model: nn.Module | None = None, optimizer: Optimizer | None = None)
 
 
 def trained_copy(recorded: Recorded) -> nn.Module:
-    """Return a copy of the recorded model on the CPU, at the weights before the training and in the training modes of
-    its layers; parameters that the first step did not change are frozen. Raises `BenchError` if no training was
-    recorded."""
+    """Return the recorded model as it was at the start of the training: a copy on the CPU with the same weights, each
+    layer in its recorded mode (training or eval). Parameters that the first step did not change are frozen. Raises
+    `BenchError` if no training was recorded."""
     if recorded.module is None or not recorded.steps:
         if recorded.seen:
             raise BenchError(f"no local step can be attacked; seen: {'; '.join(recorded.seen)}")

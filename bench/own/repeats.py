@@ -13,8 +13,9 @@ from bench.trip import Reading, Reconstruction
 
 
 def granted_labels(labels: Values, reading: Reading) -> Tensor:
-    """Return the user's true labels in the form of `Reading.labels`: (reading, example), a label for each use of an
-    example in the local steps. `labels` has a label for each distinct example, or for each use.
+    """Convert labels that the user grants to the attacker to the form of `Reading.labels`: (reading, example), with a
+    label for each use of an example in the local steps. `labels` has a label for each distinct example, or for each
+    use.
 
     The result is sorted, because the attacker does not know the batch order. Raises `BenchError` for labels of distinct
     examples if the last epoch is not complete."""

@@ -35,9 +35,12 @@ def replayed(reading: Reading, inputs: Tensor, labels: Tensor, at: Tensor | None
 
 
 def shown(reading: Reading, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-    """Compute the update of the training that `reading` declares (model, weights, steps, rate), for examples in the
-    order of local steps: name → (reading, *shape), in gradient units. `inputs` are (reading, use, *shape), `targets`
-    (reading, use, class) class probabilities."""
+    """Simulate the update that a client sends after training on given examples: name → (reading, *shape), in gradient
+    units.
+
+    - `reading`: declares the training (model, weights, steps, rate).
+    - `inputs` (reading, use, *shape), `targets` (reading, use, class): examples and class probabilities in the order of
+      local steps; an example in several epochs occurs several times."""
     mismatch = Mismatch(
         reading=reading, distance=Distance(kind="l2"), unrolled=reading.stepwise and reading.senders == 1
     )
@@ -46,9 +49,11 @@ def shown(reading: Reading, inputs: Tensor, targets: Tensor) -> dict[str, Tensor
 
 
 def positions(reading: Reading, draw: int | None = None, first: int = 1) -> Tensor:
-    """Return the numbers of the examples in the order of local steps, (use,), for a client that uses its examples in
-    several epochs. `reading` declares the numbers of examples and steps. The first `first` epochs have the listed
-    order. `draw` is the seed of a random order in later epochs; None: all epochs have the listed order."""
+    """Return the order in which a client uses its examples, over all local steps and epochs: numbers of the examples,
+    (use,). `reading` declares the numbers of examples and steps.
+
+    - `draw`: seed of a random order in each epoch; None: every epoch has the listed order.
+    - `first`: number of epochs at the start that keep the listed order under any `draw`."""
     distinct, generator = distinct_examples(reading), torch.Generator().manual_seed(draw or 0)
     epochs = -(-reading.examples // distinct)
     passes = [
@@ -59,11 +64,11 @@ def positions(reading: Reading, draw: int | None = None, first: int = 1) -> Tens
 
 
 def moved_by(reading: Reading, raw: Tensors, rate: float, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    """Compute the client's update again, name → (reading, *shape), at the weights w + `rate`·`raw`. If the user gave
-    the weights w after the step instead of the weights before, these are the weights before.
+    """Test for a frequent mistake: the user gave the weights w after the local step in place of the weights before.
+    Compute the update again at w + `rate`·`raw`, the weights before the step in this case: name → (reading, *shape).
 
-    - `reading`: the user's reading (observed update), which declares the training and its weights w.
-    - `raw`: the update as sent, name → (reading, *shape); a step subtracts it.
+    - `reading`: the user's reading (observed update), which declares the training and the weights w.
+    - `raw`: the update as sent, name → (reading, *shape); a step subtracts `rate`·`raw`.
     - `inputs` (reading, example, *shape), `labels` (reading, example): true examples."""
     rows = []
     for row in range(len(reading)):
@@ -101,8 +106,9 @@ def trained(
     autocast: torch.dtype | None = None,
     make: Callable[[list[Tensor]], torch.optim.Optimizer] | None = None,
 ) -> dict[str, Tensor]:
-    """Compute the update by a plain training loop on the true examples, without the bench's simulation, to test other
-    modes: name → (reading, *shape), in gradient units.
+    """Compute the client's update under training options that attacks do not simulate, such as autocast or another
+    optimizer, to find the option that explains the user's reading. A plain PyTorch training loop runs on the true
+    examples. Return name → (reading, *shape), in gradient units.
 
     - `reading`: the user's reading, which declares the training (model, weights, batch, steps, rate).
     - `inputs` (reading, example, *shape), `labels` (reading, example): true examples.

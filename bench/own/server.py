@@ -29,20 +29,21 @@ def before_server(
     decay: float = 0.99,
     tau: float = 1e-3,
 ) -> dict[str, dict[str, Tensor] | nn.Module]:
-    """Remove the server's optimizer from global weights: return `before`, `after` and `model` for `api.reading`, where
-    `after` is the mean of the clients' weights in the last round.
+    """Recover the mean of the clients' weights in the last round, if the server changes this mean by an optimizer of
+    its own (FedAvgM, FedAdam, …) and only the global weights are known. Return the arguments `before`, `after` (the
+    recovered mean) and `model` for `api.reading`.
 
     - `rounds`: the global weights since the server's start; for FedAvgM, the last three rounds suffice. Each item is by
       name, or a list in the order of `model.state_dict()`. Two items are the first round, with an empty state.
     - `model`: the trained module, which gives names and shapes.
     - `momentum`, `lr`: momentum β and learning rate of the server: `server_momentum` and `server_learning_rate` of
-      Flower's FedAvgM, v ← β v + Δ, then w ← w - lr v, for the mean update Δ; `beta_1` (0 for
-      FedAdagrad) and `eta` of the other rules.
+      Flower's FedAvgM, v ← β v + Δ, then w ← w - lr v, for the mean update Δ; `beta_1` (0 for FedAdagrad) and `eta` of
+      the other rules.
     - `rule`: `momentum` for FedAvgM; `adam`, `yogi` or `adagrad` for Flower's FedAdam, FedYogi and FedAdagrad.
     - `decay`, `tau`: `beta_2` and `tau` of FedAdam and FedYogi; FedAdagrad has `tau` only.
 
-    FedAdam and FedYogi may give equal weights for two updates of a coordinate. The smaller update is then taken, with a
-    warning that holds the number of such coordinates.
+    Under FedAdam and FedYogi, two different updates of a coordinate may give equal weights. The smaller update is then
+    taken, with a warning that holds the number of such coordinates.
 
     Raises `BenchError` for other numbers, for fewer than two items, and for weights that do not fit the model."""
     if rule not in get_args(Rule):

@@ -25,8 +25,9 @@ _MOST_TIMES = 2**16  # largest factor of a loss
 
 
 def local_training(record: Recorded) -> tuple[type[SGD], dict[str, Any]]:
-    """Return `api.SGD` or `api.Adam`, and the options for it, as the optimizer of the training `record` has them.
-    Another optimizer counts as SGD."""
+    """Read a client's local training from the optimizer in `record`, a recorded training. Return `api.SGD` or
+    `api.Adam`, and the arguments for it (learning rate, momentum, weight decay, …). An optimizer of another class is
+    read as SGD."""
     optimizer = record.optimizer
     assert optimizer is not None
     group = optimizer.param_groups[0]
@@ -71,8 +72,9 @@ def _paces(record: Recorded) -> dict[str, Any]:
 
 
 def shortest(record: Recorded) -> float | None:
-    """Return the length to which the steps of `record` clip their gradients, as in `torch.nn.utils.clip_grad_norm_`;
-    None if no common length explains the changes between backward() and step()."""
+    """Find the threshold of gradient clipping (`torch.nn.utils.clip_grad_norm_`) in a recorded training `record`: the
+    length to which all clipped steps shorten their gradients. None if the steps do not clip, or have no common
+    threshold."""
     clipped = [step.shortened * (step.length + _CLIPPED) for step in record.steps if step.shortened != 1]
     clip = sum(clipped) / max(len(clipped), 1)
     whole = [step.length for step in record.steps if step.shortened == 1]
@@ -87,7 +89,8 @@ def shortest(record: Recorded) -> float | None:
 
 
 class Twin:
-    """An optimizer that trains a copy of the recorded model as attacks simulate the client's steps.
+    """Optimizer for the replay of a recorded training: trains a copy of the model by the same rule by which attacks
+    simulate the client. If the replay gives the recorded weights, attacks can simulate this client.
 
     - `record`: the recorded training; `rule`, `options`: `api.SGD` or `api.Adam` with its arguments.
     - `module`: copy of the model at the weights before the training."""
@@ -109,12 +112,14 @@ class Twin:
         self._own, self._options, self._done = list(own.values()), options, 0
 
     def zero_grad(self) -> None:
-        """Forget the gradients, unless the recorded loop kept its gradients."""
+        """Set the gradients to zero before a replayed step. If the recorded loop never did so (option `kept`), the
+        gradients add up over the steps here, too."""
         if not self._options.get("kept"):
             self._optimizer.zero_grad()
 
     def step(self) -> None:
-        """Change the weights by the next local step, with FedProx's term and clipping."""
+        """Apply the next local step to the weights, with the gradients already computed: FedProx's term, clipping and
+        the scheduled rate, if the recorded training has them."""
         options, schedule = self._options, self._options.get("schedule", ())
         for value, start in zip(self._own, self._start, strict=True):
             if options.get("proximal") and value.grad is not None:
@@ -128,8 +133,9 @@ class Twin:
 
 
 def backward(module: nn.Module, step: Step, record: Recorded) -> None:
-    """Compute the gradient of the recorded step `step` in `module`, a copy of the model with the loss that
-    `bench.training.declare` stored. `record` is the training, which gives autocast and classes."""
+    """Run the forward and backward pass of a recorded local step `step` again in `module`; its parameters then hold the
+    gradient. `module` is a copy of the model with the loss that `bench.training.declare` stored; `record` is the whole
+    recording, which gives autocast and the number of classes."""
     assert step.labels is not None
     kind, loss = record.autocast, loss_of(module)
     with torch.enable_grad():
@@ -143,9 +149,12 @@ def backward(module: nn.Module, step: Step, record: Recorded) -> None:
 
 
 def factor(record: Recorded, module: nn.Module, *, clipped: bool) -> float:
-    """Return the whole number, or one over a whole number, by which the first step's gradient in `record` is longer
-    than its replay in `module`: a sum over the batch, or accumulated gradients. 1 for another factor or direction.
-    `clipped` True compares the gradient before clipping."""
+    """Find a scale of the client's loss, such as a sum over the batch in place of the mean, or accumulated gradients.
+    Return the ratio of the first step's recorded gradient to its replay in `module`, if the ratio is a whole number or
+    one over a whole number, and both have the same direction; otherwise 1.
+
+    - `record`: the recorded training.
+    - `clipped`: True compares with the recorded gradient before clipping."""
     scale, cosine = _scale(record.first_computed if clipped else record.first_gradient, module)
     number = round(max(scale, 1 / scale)) if scale > 0 else 1
     if cosine < 1 - 1e-6 or number > _MOST_TIMES or abs(max(scale, 1 / scale) / number - 1) > 1e-5:
@@ -154,7 +163,8 @@ def factor(record: Recorded, module: nn.Module, *, clipped: bool) -> float:
 
 
 def times(factor: float, loss: Loss, logits: Tensor, targets: Tensor) -> Tensor:
-    """Return `factor` times the batch's `loss` of `logits` and class probabilities `targets`, both (example, class)."""
+    """Scaled loss function of a replay: return `factor` times the batch's `loss` of `logits` and class probabilities
+    `targets`, both (example, class)."""
     return factor * loss(logits, targets)
 
 
@@ -169,7 +179,8 @@ def flat(module: nn.Module) -> Tensor:
 
 
 def facts_of_optimizer(record: Recorded) -> Iterator[str]:
-    """Yield facts about the optimizer of the training `record` that attacks do not simulate."""
+    """Yield a sentence for each property of the client's optimizer in `record`, such as an unknown class or `amsgrad`,
+    that attacks cannot simulate."""
     optimizer = record.optimizer
     plain = _PLAIN.get(type(optimizer)) if optimizer is not None else None
     if optimizer is None or plain is None:
@@ -189,7 +200,9 @@ def facts_of_optimizer(record: Recorded) -> Iterator[str]:
 
 
 def facts_of_gradient(record: Recorded, module: nn.Module) -> Iterator[str]:
-    """Yield facts about the difference between the first step's gradient in `record` and its replay in `module`."""
+    """Yield a sentence about the difference between the first step's gradient in `record` and its replay in `module`:
+    another length or another direction. The sentence helps the user to find an unrecorded part of the training, such as
+    clipping."""
     scale, cosine = _scale(record.first_gradient, module)
     if cosine > 1 - 1e-6 and abs(scale - 1) > 1e-4:
         several = f" over {record.steps[0].passes} passes" if record.steps[0].passes > 1 else ""
