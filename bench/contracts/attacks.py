@@ -172,14 +172,14 @@ def reading_untouched(attack: Attack) -> None:
 
 
 def situated(attack: Attack, where: str = "type-2", **changes: Any) -> Situation:
-    """Return readings (observed updates) with their true examples, on which a contract (a test of an entry's promises)
-    tests `attack`. `where` is the interception point; `changes` are further arguments of
-    `bench.contracts.situations.situation`. The attacker has the first level of knowledge in `attack.knowledge`, such as
-    `plain`.
+    """Return readings (observed updates) with their true examples, on which a contract (a test of a promised property)
+    runs `attack`. `where` is the interception point; `changes` are further arguments of
+    `bench.contracts.situations.situation`. If the attack states several levels of knowledge about the defense, such as
+    `plain`, the first is used.
 
-    If the attack refuses undefended readings, as an attack on mixtures of examples does, the readings come from the
-    defense `mixup`, with granted labels. (Without the labels, such an attack would infer them by simulations, whose
-    forward passes would be counted as evaluations.)"""
+    The readings are undefended if the attack takes these. An attack on mixtures of examples refuses them, and gets
+    readings behind the defense `mixup`, with granted labels: without labels, such an attack would first simulate
+    rounds, whose forward passes would count as evaluations."""
     first: Any = attack.knowledge[0]
     changes = {"kind": named(attack.takes[0])} | changes
     case = situation(where, knowledge=first, **changes)

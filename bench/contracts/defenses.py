@@ -183,8 +183,9 @@ def row_alone(defense: Defense) -> None:
 
 
 def steady(defense: Defense) -> None:
-    """Check a defense whose transforms inside local steps declare `steady`: with equal draws, another number of the
-    local step must give equal output, bit for bit. Raises `ContractBroken` otherwise."""
+    """Check a defense that declares `steady`, which allows a faster training: its output inside local training must not
+    depend on the number of the local step. With equal random draws, the output in two steps must be equal, bit for bit.
+    Raises `ContractBroken` otherwise."""
     for words, trial, stage, before in _wired(defense):
         if stage not in ("input", *STEP_STAGES) or not all(t.steady for t in trial.stages.transforms[stage]):
             continue

@@ -27,8 +27,8 @@ POSITIVE = 1e-12
 
 @dataclass(frozen=True)
 class Quiet(Transform):
-    """A transform (a defense's function on tensors) that returns the expected output of a random transform
-    (`Transform.expected`) in place of the random output, for tests."""
+    """Noiseless stand-in for a random transform (a defense's function on tensors), for tests: it returns the expected
+    output (`Transform.expected`) instead of a random output."""
 
     inner: Transform
     """The replaced transform, with random output."""
@@ -50,8 +50,9 @@ class Quiet(Transform):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """A reading (observed update) at an interception point without the defense's stated noise, and the defense's
-    description. Contracts (tests of a defense's promises) compare the two."""
+    """Test case for a defense's description (a public model of the defense, for adaptive attackers): a reading (an
+    observed update) without the defense's stated noise, and the description, which must give this reading from the true
+    examples."""
 
     words: str
     """The federated setting in words, for error messages."""
@@ -90,8 +91,9 @@ def description(defense: Defense) -> None:
 
 
 def unread(said: Composition) -> list[str]:
-    """Return the class names of the transforms (functions on tensors) in a defense's description `said` whose random
-    draws stay hidden from the attacker: neither described as noise, nor visible in the reading (observed update)."""
+    """Return the class names of the transforms (functions on tensors) with hidden random draws: draws that a defense's
+    description `said` does not state as noise, and that the reading (observed update) does not show. With such
+    transforms, the description need not be exact. Empty if there are none."""
     return [
         type(part.transform).__name__
         for part in said.parts
@@ -146,9 +148,9 @@ def _claims_a_mean(transform: Transform, given: Tensors, state: State, context: 
 
 
 def by_norms(defense: Defense) -> None:
-    """Check the short form of a transform (a defense's function on tensors) for fast trainings, `update_by_norms`: from
-    the gradient norms only, it must return the scale factors and the noise that the transform applies to the gradients.
-    Raises `ContractBroken` otherwise."""
+    """Check `Transform.update_by_norms`, by which fast trainings apply a transform (a defense's function on tensors)
+    without computing example gradients. From the norms of the gradients, the method must return the scale factors and
+    the noise that the transform applies to the gradients. Raises `ContractBroken` otherwise."""
     words, trial = first_trial(defense)
     checked = 0
     for stage, transform, arriving, state in arriving_at(trial):
@@ -204,8 +206,9 @@ def gradual(defense: Defense) -> None:
 
 
 def seen_of(defense: Defense) -> Iterator[Seen]:
-    """Yield the defense's reading (observed update) without stated noise, and its description, at each interception
-    point: for each combination of 1 or 2 local steps and batch size 1 or 3 that the defense accepts."""
+    """Yield the cases in which the contract `description` tests a defense: at each interception point, a reading (an
+    observed update) without stated noise, and the defense's description. The cases have 1 or 2 local steps and batch
+    size 1 or 3, as far as the defense accepts these."""
     for steps, batch in SETTINGS:
         trial = _taken(defense, steps, batch)
         if trial is None:
@@ -307,9 +310,9 @@ def _require_derivative(one: Seen, after: Tensors, free: Tensor) -> None:
 
 
 def arriving_at(trial: Trial) -> Iterator[tuple[Stage, Transform, dict[str, Tensor], State]]:
-    """Yield a tuple for each of the defense's transforms (functions on tensors) in the round `trial`, to test each
-    alone: its stage, the transform, its input tensors if earlier transforms add no noise, and its state (memory) before
-    round 0."""
+    """Yield each of the defense's transforms (functions on tensors) in the round `trial` with its inputs, so that a
+    contract can test the transform alone. A tuple holds the stage, the transform, its input tensors (name → tensor;
+    earlier transforms add no noise), and its state (memory) before round 0."""
     for stage in STAGES:
         given = trial.at(stage)
         rows = len(next(iter(given.values()))) if lead_of(stage) else 1
@@ -320,8 +323,8 @@ def arriving_at(trial: Trial) -> Iterator[tuple[Stage, Transform, dict[str, Tens
 
 
 def of_one(transform: Transform, state: State) -> State:
-    """Return the part of a transform's `state` (memory between rounds) that belongs to the first client, with a client
-    axis of length 1. The state of a `transform` at the server is returned unchanged."""
+    """Return the first client's part of a transform's `state` (memory between rounds), with a client axis of length 1:
+    the form in which an attacker knows the state. The state of a `transform` at the server is returned unchanged."""
     return state if transform.owner == "server" else {key: value[:1] for key, value in state.items()}
 
 

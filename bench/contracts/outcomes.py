@@ -11,9 +11,10 @@ _EXACT = 1e-9  # relative distance of an output from a stated value, float64
 
 
 def outcomes(defense: Defense) -> None:
-    """Check each transform (a defense's function on tensors) that states a few possible values for a coordinate of its
-    output, with probabilities (`Transform.outcomes`). Every output must be a possible value, and the last value must
-    occur as often as stated, to five standard errors. Raises `ContractBroken` otherwise."""
+    """Check `Transform.outcomes`, by which a transform (a defense's function on tensors) states the few values that a
+    coordinate of its output may take, such as the levels of a quantiser, with their probabilities. Every output must be
+    a stated value, and the last value must occur as often as stated, to five standard errors. Raises `ContractBroken`
+    otherwise."""
     words, trial = first_trial(defense)
     stated = 0
     for stage, transform, given, state in arriving_at(trial):

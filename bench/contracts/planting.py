@@ -18,9 +18,10 @@ _SIZES = (1.0, 3.0, 10.0, 30.0, 100.0, 1e3, 1e4, LARGE)  # a bound may fail for 
 
 
 def crafted(given: Tensors) -> Iterator[tuple[str, dict[str, Tensor]]]:
-    """Yield extreme gradients for a test of a defense's sensitivity: (description in words, row). A row holds the
-    gradient tensors of a client or an example, name → (*shape). The yielded rows are multiples of the first row of
-    `given`, the tensors of all clients, and single tensors of this row times 10⁶; missing tensors count as zero."""
+    """Yield worst-case gradients, with which a contract or an audit searches for the largest change that a client or an
+    example can make: (description in words, row). A row, name → (*shape), holds the gradient tensors of a client or an
+    example. The rows are multiples of the first row of `given` (the tensors of all clients), and single tensors of this
+    row times 10⁶; missing tensors count as zero."""
     own = {name: first(value, given) for name, value in given.items()}
     for size in _SIZES:
         yield f"a gradient {size:g} times larger", {name: size * value for name, value in own.items()}
@@ -30,9 +31,9 @@ def crafted(given: Tensors) -> Iterator[tuple[str, dict[str, Tensor]]]:
 
 
 def first(value: Tensor, given: Tensors) -> Tensor:
-    """Return the first row of the tensor `value`, (*shape): the first client's part, or for gradients of single
-    examples the part of the first client's first example. `given` are all tensors of the round at this place; their
-    numbers of axes tell whether there is an example axis."""
+    """Return the part of the tensor `value` that belongs to the first client, (*shape), or in gradients of single
+    examples to the first client's first example. A test replaces this part by a worst-case gradient (`crafted`).
+    `given` are all tensors of the round at this stage; their numbers of axes tell whether there is an example axis."""
     return value[0, 0] if min(each.ndim for each in given.values()) > 2 else value[0]
 
 

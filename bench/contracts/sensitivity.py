@@ -27,13 +27,12 @@ def sensitivity(defense: Defense) -> None:
     update) may move the output of a stage (place in the round) further than the defense's `mechanism` (its stated noise
     and sensitivity) assumes.
 
-    From the mechanism follows the largest change of the output for a replaced row, in standard deviations of the noise.
-    The contract measures the change from a zero row to a row. The limit is half the change for a replaced row, because
-    a replacement is a change to zero and a change from zero. The tested rows are a real row times 1 to 10⁶ and -10⁶,
-    and single tensors of the row.
+    The contract replaces a row by zeros and by worst-case rows: a real row times 1 to 10⁶ and -10⁶, and single tensors
+    of the row. The output may then move by at most half the change, in standard deviations of the noise, that the
+    mechanism states for a replaced row. (A row replaced by another row moves the output twice: to zero, and from zero.)
 
-    Raises `ContractBroken` for a change above the limit, for noise with dependent coordinates, and for more stated than
-    measured noise. Raises `ContractSkipped` for a defense without an ε of Gaussian noise."""
+    Raises `ContractBroken` for a larger change, for noise with dependent coordinates, and for more stated than measured
+    noise. Raises `ContractSkipped` for a defense without an ε of Gaussian noise."""
     for rounds in _ROUNDS:
         words, trial, mechanism = _stated(defense, rounds)
         _keeps(f"{words}, T={rounds}", trial, mechanism)

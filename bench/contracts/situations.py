@@ -60,7 +60,8 @@ def _public() -> Public:
 
 
 def setting_of(federated: Federated, *, rounds: int = 2) -> Setting:
-    """Return the federated setting `federated` in the form that a defense gets, for a training over `rounds` rounds."""
+    """Return the federated setting `federated` in the form that defenses get (`Setting`), for a contract that builds a
+    defense. `rounds` is the number of rounds of the training."""
     return setting.setting_of(
         federated, rounds=rounds, client_examples=federated.client_examples or 50, public=_public()
     )

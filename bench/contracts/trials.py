@@ -127,9 +127,12 @@ class Trial:
         )[0]
 
     def local(self, stage: Stage, clients: tuple[int, ...] = CLIENTS, tensors: Tensors | None = None) -> Local | None:
-        """Return the model, weights and data in the first local step, as transforms (functions on tensors) at `stage`
-        get them, for the clients with the numbers `clients`; None outside local steps. At stage `example`, the data are
-        the examples whose gradients are in `tensors`, name → (client, example, *shape); None: the whole batch."""
+        """Return the model, weights and data of a local step, which a transform (a function on tensors) at `stage` may
+        read; None for stages outside local steps.
+
+        - `clients`: numbers of the clients.
+        - `tensors`: gradients at stage `example`, name → (client, example, *shape): the data are then the examples of
+          these gradients only. None: the whole batch."""
         if stage not in STEP_STAGES:
             return None
         examples = self.federated.batch
@@ -236,8 +239,9 @@ def variants(defense: Defense) -> Iterator[Defense]:
 
 
 def context_of(trial: Trial, stage: Stage, *, draw: int = 0) -> Context:
-    """Return the context with which the round `trial` calls a transform at `stage`: setting, keyed draws, weights and
-    leading axes. `draw` is the number of the random draws."""
+    """Return the context (setting, random draws, weights, leading axes) that a transform at `stage` gets in the round
+    `trial`, so that a contract can call the transform alone. `draw` numbers the random draws: equal numbers give equal
+    draws."""
     rows: tuple[tuple[int, ...], ...] = tuple((client,) for client in CLIENTS)
     if stage in ("input", "example"):
         rows = tuple((client, example) for client in CLIENTS for example in range(trial.federated.batch))

@@ -30,7 +30,8 @@ _SENDERS, _BATCH = 4, 32  # of a training, at most
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Honest:
-    """Model that an honest server sends to its clients at the start of a round."""
+    """Model that an honest server sends to its clients at the start of a round. Detectors should give no alarm for it;
+    in a trial of an attack, the attack's weights take its place."""
 
     training: TrainingCell
     """Configuration of the federation's training."""
@@ -50,8 +51,9 @@ class Honest:
 def honest_models(
     cell: AttackCell, seeds: Iterable[int], ages: tuple[int, ...], context: RunContext, memory: Memory
 ) -> Iterator[Honest]:
-    """Train a small federation for each of the `seeds`, and yield its honest model after each number of rounds in
-    `ages`. The federations have the defenses none, `dp-sgd` and `gaussian` in turn.
+    """Train a small federation for each of the `seeds`, and yield the model that its honest server sends after each
+    number of finished rounds in `ages`; models after a divergence are left out. The federations have the defenses none,
+    `dp-sgd` and `gaussian` in turn.
 
     - `cell`: attack experiment that gives data set, model and federated setting.
     - `context`: the run's folders and device.
@@ -85,11 +87,12 @@ def honest_models(
 def later(
     sent: Honest, model: nn.Module, weights: Tensors, rounds: int, examples: int, *, every: int
 ) -> tuple[tuple[int, float], ...]:
-    """Return pairs (number of further honest rounds, test accuracy in [0, 1]), after training from other weights. A
-    training that diverges ends without a further pair.
+    """Continue a federation honestly from the given weights, to see how long an attacked round lowers the accuracy.
+    Return pairs (number of further rounds, test accuracy in [0, 1]); a training that diverges ends without a further
+    pair.
 
     - `sent`: the honest model, whose federation trains; its defense starts anew.
-    - `model`, `weights`: the trained module, with start weights, name → (*shape).
+    - `model`, `weights`: the trained module, with start weights, name → (*shape), such as those of an attack.
     - `rounds`: number of further rounds.
     - `examples`: largest number of test examples.
     - `every`: number of rounds between two measurements."""
@@ -101,9 +104,11 @@ def later(
 
 
 def own_draw(cell: AttackCell, setup: Setup, seed: int) -> Tensors:
-    """Return initial weights that a client draws itself, name → (*shape), to compare them with the weights received in
-    the first round. `setup` has the model of the experiment `cell`; `seed` is the seed of the federation; the
-    client's draw follows from it, but differs from the server's initial weights."""
+    """Return initial weights that a client draws itself, name → (*shape). In the first round, the client's detectors
+    compare the received weights with these, in place of the weights of the round before.
+
+    - `cell`, `setup`: attack experiment, and the values of its round, which give the model.
+    - `seed`: seed of the federation, from which the client's draw follows; the server's initial weights differ."""
     architecture: Model = registry.of("models", cell.model)
     return architecture.initial(setup.model, int(generator(seed, "a client's own draw").integers(2**31)))
 

@@ -38,7 +38,8 @@ _Accuracies = dict[str, float]  # field of `Caught` → a model's test accuracy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caught:
-    """Alarms of an honest client's detectors for the weights that an attack sends in a certain round."""
+    """Result of detection in a certain round: how often an honest client's detectors give an alarm for the weights that
+    an attack sends, and how much these weights lower the test accuracy, at once and five rounds later."""
 
     trials: int
     """Number of received models, each in a different federation."""
@@ -91,7 +92,8 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """The tested detectors, with the settings of the trials."""
+    """Settings of a measurement of detection: the tested detectors, and the number of trials for each attack and
+    round."""
 
     detectors: Mapping[str, Detector]
     """Name → tested detector."""
@@ -217,10 +219,15 @@ def _row(
 
 
 def attacked(cell: AttackCell, sent: Honest, context: RunContext, memory: Memory) -> tuple[ReceivedModel, nn.Module]:
-    """Return the knowledge of the first attacked client after the client received weights from the attack of the
-    experiment `cell`, in place of the honest model `sent`; and the module of these weights, with layers that the server
-    inserts. Of several rounds with other weights, the last counts. `context` gives the run's folders and device;
-    `memory` keeps loaded data sets."""
+    """Run the attack of the experiment `cell` in place of an honest server's round. Return the knowledge of the first
+    attacked client, which its detectors test, and the module that runs the received weights (the agreed model, possibly
+    behind inserted layers).
+
+    - `sent`: the honest model, in place of which the attack sends its weights.
+    - `context`: the run's folders and device.
+    - `memory`: keeps loaded data sets.
+
+    If the attack sends other weights in each of several rounds, those of the last round are returned."""
     victims = cell.model_copy(update={"seed": sent.seed})
     truth = draw_truth(victims, load_data(cell, context, memory), context.run)
     model = program(cell, sent.setup.model, sent.setup.data.shape)

@@ -27,8 +27,8 @@ def uncaught(caught: Caught) -> bool:
 
 
 def corner(rows: Sequence[Row]) -> list[Dot]:
-    """Return the dots, (row, name of the round, alarms), of the attacks in `rows` that are uncaught in this round and
-    reconstruct at least half of the examples."""
+    """Select the attacks that are dangerous and hidden: uncaught in a round (`uncaught`), and able to reconstruct at
+    least half of the examples. Return (row of `rows`, name of the round, alarms) for each such attack and round."""
     return [dot for dot in dots(rows) if uncaught(dot[2]) and dot[0].reconstructed.value >= COMPLETE]
 
 

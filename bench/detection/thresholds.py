@@ -38,9 +38,9 @@ class Null:
 
     @classmethod
     def of(cls, cell: AttackCell, scores: Mapping[str, Iterable[Mapping[str, float]]]) -> Self:
-        """Return honest models' `scores` as a null distribution, from which thresholds follow, for the setting of the
-        experiment `cell`. `scores` are stage ("first" or "later" round) → for each honest model a map, detector →
-        score."""
+        """Make the null distribution, from which alarm thresholds follow, from detectors' scores of honest models.
+        `cell` is the attack experiment that gives the setting. `scores` are stage ("first" or "later" round) → a map
+        for each honest model, detector → score."""
         listed = {stage: list(models) for stage, models in scores.items()}
         return cls(
             **_setting(cell),

@@ -82,9 +82,9 @@ def positions(
 
 
 def data_key(cell: AttackCell | TrainingCell, data: Data) -> str:
-    """Return the text that determines the batches of an experiment, as JSON: hash of `data`, model, federated setting,
-    and the key of a second sample of victims, if the configuration `cell` has one. Cells with equal text and equal seed
-    have equal batches."""
+    """Return a text, as JSON, that enters the seeds for victims, batches and candidates: cells with equal text and
+    equal seed attack the same examples. The text holds the hash of `data`, the model, the federated setting, and the
+    key of a second sample of victims if the configuration `cell` has one; defense and attack are no part of it."""
     model, federated = cell.model.model_dump(mode="json"), cell.federated.model_dump(mode="json")
     draw = [cell.victims] if isinstance(cell, AttackCell) and cell.victims is not None else []
     return json.dumps([data.sha256, model, federated, *draw], sort_keys=True)

@@ -46,10 +46,10 @@ class Round:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accountant:
-    """Accountant for Bayesian ε (ε for data like the training data, from estimated changes of the update) of a
-    training, at several levels. A level is a protected unit with the noise that counts: "instance" protects an example
-    by the noise in local steps, "client" protects a client by the noise on updates, "joint" protects a client by the
-    noise on updates and in local steps."""
+    """Accountant that computes the Bayesian ε of a training round by round. Bayesian ε holds for protected data from
+    the distribution of the training data; it follows from the change that such data make to the update, estimated from
+    samples. Three levels are possible: "instance" protects an example by the noise in local steps, "client" protects a
+    client by the noise on updates, and "joint" protects a client by both."""
 
     config: Bayesian
     """Options of the accounting: levels, estimator, δ."""
@@ -63,8 +63,8 @@ class Accountant:
     """Reason for each level without ε, level → reason."""
 
     def costs(self, net: Network, round_: Round) -> dict[str, Tensor]:
-        """Return the privacy cost of a round for each level (protected unit) that has an ε: level → (order,). An order
-        is a moment of the privacy loss. Costs of several rounds add up to the cost of the training.
+        """Return the privacy cost of a round for each level (protected unit) that has an ε: level → (order,), the cost
+        at each order of the moments of the privacy loss. Costs of several rounds add up; `reports` turns sums into ε.
 
         - `net`: computes the gradients for many clients.
         - `round_`: weights, batches, updates and draws of the round."""
@@ -111,7 +111,8 @@ class Accountant:
     def by_round(
         self, costs: Tensors, mechanism: Mechanism | None, tested: Iterable[int]
     ) -> dict[str, tuple[BayesianRound, ...]]:
-        """Return Bayesian ε after each round number in `tested`, level (protected unit) → ε by round.
+        """Return the course of Bayesian ε over a training, for a plot: level (protected unit) → ε after each round
+        number in `tested`. (`reports` gives a single ε with all its assumptions.)
 
         - `costs`: the rounds' privacy costs, level → (round, order).
         - `mechanism`: noise and sensitivity of the defense, from which the moments accountant computes an ε for

@@ -26,7 +26,8 @@ _OF_A_CLIENT = (*STEP_STAGES, *UPDATE_STAGES)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedTransform:
-    """Transform of a defense in the form that attackers apply to candidates' gradients."""
+    """A defense's transform (a function on tensors) as an adaptive attacker applies it to the gradients of candidates
+    (guessed examples): differentiable, with the random draws that the reading (the observed update) shows."""
 
     stage: Stage
     """Stage of the transform."""
@@ -64,8 +65,8 @@ class DescribedTransform:
         return self.code(tensors, state, context)
 
     def of_rows(self, rows: int) -> State:
-        """Return the state (memory) for `rows` clients, a copy per client on the first axis; a server's state is
-        returned as it is."""
+        """Return the transform's state (memory between rounds) for a batch of `rows` simulated clients: a copy of the
+        single client's state for each, on the first axis. A server's state is returned as it is."""
         if self.transform.owner == "server":
             return self.state
         return {key: value.expand(rows, *value.shape[1:]) for key, value in self.state.items()}
@@ -73,8 +74,9 @@ class DescribedTransform:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Composition:
-    """Public description of a defense for a reading (an observed update) at an interception point
-    (`bench.trip.Description`). The description simulates the reading from candidates' gradients."""
+    """Public description of a defense for adaptive attackers: it computes the reading (observed update) at an
+    interception point that the defense would make from the gradients of candidates (guessed examples). The attacker
+    compares this simulated reading with the real reading. (Implements `bench.trip.Description`.)"""
 
     parts: tuple[DescribedTransform, ...]
     """Transforms before the point, in order."""
@@ -108,14 +110,15 @@ class Composition:
         return self.mixer is not None
 
     def mixing(self, size: int, count: int, seed: int) -> Tensor:
-        """Return `count` random mixing matrices of a client's batch with `size` examples, (draw, mixture, original);
-        `seed` determines the draws."""
+        """Draw mixtures as a defense such as mixup draws them from a client's batch with `size` examples: `count`
+        matrices (draw, mixture, original), whose rows hold the share of each original in a mixture. `seed` determines
+        the draws."""
         assert self.mixer is not None
         return self.mixer.matrices(size, count, seed)
 
     def softened(self, width: float) -> "Composition":
-        """Return the description with gradual transitions in place of hard decisions; `width` > 0 is their relative
-        width."""
+        """Return the description with gradual transitions in place of hard decisions (such as a sign), so that a
+        gradient search gets a useful derivative; `width` > 0 is their relative width."""
         return replace(self, width=width)
 
     @property
@@ -125,8 +128,8 @@ class Composition:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Lines for the record, for each transform without its own description: the rule by which the reading shows its
-        draws."""
+        """Lines of text for the record of an attack, about transforms without a description of their own: each line
+        says by which rule the attacker reads the transform's random draws from the reading (the observed update)."""
         return tuple(
             f"{type(part.transform).__name__} at {part.stage} has no description; the reading shows {part.rule.words}"
             for part in self.parts
@@ -135,8 +138,9 @@ class Composition:
 
     @property
     def ordered(self) -> bool:
-        """True if a simulated reading changes when two clients exchange an example. This holds if there are several
-        clients with several examples each, and a transform acts on single clients."""
+        """True if the simulated reading depends on which client holds which example, so that a search must try several
+        orders of the examples. This is so if a reading combines several clients with several examples each, and a
+        transform acts on single clients."""
         of_clients = [part for part in self.parts if part.stage in _OF_A_CLIENT]
         setting = self.contexts[of_clients[0].stage].setting if of_clients else None
         return self.senders > 1 and setting is not None and setting.batch * setting.steps > 1
@@ -239,9 +243,10 @@ class Composition:
         return {name: value / unit for name, value in current.items()} if unit != 1 else current
 
     def outcomes(self, updates: Tensors) -> Outcomes | None:
-        """Return the few values that each client's message can take for the client's update. `updates` are name →
-        (client, *shape), in gradient units. None if these values are not known: the reading is no plain mean of
-        messages, or another transform than the last draws random numbers."""
+        """Return the few values that each coordinate of a client's message can take, with their probabilities, for
+        given client updates: an attacker who guesses an update can then compute the likelihood of a message. `updates`
+        are name → (client, *shape), in gradient units. None if such values are not known: the reading is no plain mean
+        of messages, or another transform than the last draws random numbers."""
         if not self.parts or not _of_single_clients(self.parts):
             return None
         *before, last = self.parts
@@ -253,8 +258,9 @@ class Composition:
         return outcomes and replace(outcomes, values={name: value / unit for name, value in outcomes.values.items()})
 
     def message(self, others: Tensors, observed: Tensors) -> dict[str, Tensor]:
-        """Return the first client's message behind a mean over clients, name → (1, *shape), in gradient units: the mean
-        times the number of clients, minus the other clients' messages. Differences within rounding are 0.
+        """Separate the first client's message from a mean over clients, for an attacker who knows all other clients'
+        updates: return the mean times the number of clients, minus the messages of the others, name → (1, *shape), in
+        gradient units. Values within rounding error of 0 become 0.
 
         - `others`: the other clients' known updates, name → (client - 1, *shape).
         - `observed`: the mean, name → (1, *shape)."""
@@ -282,17 +288,17 @@ class Composition:
         return self.unit if any(part.stage not in STEP_STAGES for part in self.parts) else 1.0
 
     def log_likelihood(self, simulated: Tensors, observed: Tensors) -> Tensor | None:
-        """Return log p(`observed` | `simulated`) for each reading (observed update), (reading,), up to a constant and
-        at most 0: the likelihood of the last transform's output, given its input. Both arguments are name → (reading,
-        *shape); `simulated` is the reading without this transform's draws. None if the last transform defines no
-        likelihood, or if there is other randomness than this transform's draws."""
+        """Return how likely each attacked reading (observed update) is for a candidate, as the objective of a search:
+        log p(`observed` | `simulated`), (reading,), up to a constant and at most 0. Both arguments are name → (reading,
+        *shape); `simulated` is the candidate's reading before the random draws of the defense's last transform. None if
+        this transform states no likelihood, or if other transforms are random, too."""
         return self._of_last(lambda transform: transform.log_likelihood, simulated, observed)
 
     def log_density(self, simulated: Tensors, observed: Tensors) -> Tensor | None:
-        """Return log p(`observed` | `simulated`) for each reading (observed update), (reading,): the logarithm, of any
-        sign, of the density of the last transform's output, given its input. Both arguments are name → (reading,
-        *shape); `simulated` is the reading without this transform's draws. None if the last transform defines no
-        density, or if there is other randomness than this transform's draws."""
+        """Return the log density of each attacked reading (observed update) for a candidate, to rank candidates: log
+        p(`observed` | `simulated`), (reading,), of any sign. Both arguments are name → (reading, *shape); `simulated`
+        is the candidate's reading before the random draws of the defense's last transform. None if this transform
+        states no density, or if other transforms are random, too."""
         return self._of_last(lambda transform: transform.log_density, simulated, observed)
 
     def _of_last(
@@ -471,8 +477,9 @@ def describe(
     weights: Tensors | None = None,
     colluders: float = 0.0,
 ) -> Composition | None:
-    """Return the public description of a defense for readings (observed updates) at the interception point `point`;
-    attackers use it to simulate the reading of a candidate.
+    """Return the public description of a defense for readings (observed updates) at the interception point `point`. An
+    adaptive attacker simulates with it the reading of a candidate: the inputs and class probabilities on which clients
+    train.
 
     - `stages`: the defense's stages with their states.
     - `round_`: number of the round; `weights`: weights at its start, name → (*shape).
@@ -480,10 +487,9 @@ def describe(
     - `probe`: any gradient, used to test each transform, name → (*shape).
     - `colluders`: share of a client's partners that collude with the attacker.
 
-    The result is None in three cases: a transform without its own description (`Transform.expected`) mixes clients, and
-    the reading shows a single client; a client's state depends on earlier rounds; a transform's code fails on a
-    candidate. Candidates are the training data after stage `input`: the description says only whether this stage mixes
-    examples."""
+    The result is None if no description exists, and the attacker stays without knowledge of the defense. Reasons are: a
+    transform that mixes clients has no description of its own (`Transform.expected`) and the reading is of a single
+    client; a client's state depends on earlier rounds; a transform's code fails on a candidate."""
     seen = [stage for stage in GRADIENT_STAGES if point.sees(stage)]
     contexts: dict[Stage, Context] = {
         stage: Context(

@@ -12,7 +12,7 @@ from bench.rng import Field, generator
 
 
 class NoDraws:
-    """Source of random draws that always raises `RuntimeError`, for code that must not draw random numbers."""
+    """Stand-in for a source of random numbers in code that must not draw any: each draw raises `RuntimeError`."""
 
     def normal(self, name: str, like: Tensor) -> Tensor:
         """Raise `RuntimeError`, with the tensor's `name` in the message; `like` is not used."""
@@ -32,12 +32,12 @@ class ZeroDraws(NoDraws):
 
 @dataclass(slots=True, kw_only=True)
 class CentralDraws:
-    """Fixed numbers in place of a defense's random draws, so that attackers compute the defense's mean output.
+    """Fixed numbers in place of a defense's random draws, with which an attacker computes the defense's mean output:
+    the mean of the outputs for `part` = 0 to `parts` - 1.
 
     A normal draw is 0. A uniform draw is the midpoint of interval number `part` among `parts` equal intervals of [0,
-    1); the intervals have a different order for each coordinate. A transform's output, averaged over all parts,
-    approximates its mean over random draws: the probability that a uniform lies below a threshold is off by at most
-    1/(2·parts)."""
+    1); the intervals have a different order for each coordinate. In the mean, the probability that a uniform lies below
+    a threshold is off by at most 1/(2·parts)."""
 
     lead: int
     """Number of leading axes (such as client and example), along which draws are equal."""

@@ -15,9 +15,10 @@ _LEAST = 2  # neighbours on each side
 
 
 def by_coordinate(before: Tensors, after: Tensors, lead: int) -> bool:
-    """Return whether a transform decides each coordinate by the coordinate's value: each output depends mostly on the
-    input at the same coordinate. `before` are the transform's inputs and `after` its outputs, both name → (*lead,
-    *shape), with `lead` leading axes (such as client and example)."""
+    """Test whether a transform decides on each coordinate by the coordinate's value, as a sign or a rounding does; such
+    a transform can be smoothed by `gradual`. The result is True if averages over coordinates with similar inputs
+    explain at least half of the outputs' squares. `before` are the transform's inputs and `after` its outputs, both
+    name → (*lead, *shape), with `lead` leading axes (such as client and example)."""
     unexplained = energy = 0.0
     for name, tensor in before.items():
         inputs, outputs = rows(tensor, lead).double(), rows(after[name], lead).double()

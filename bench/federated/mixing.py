@@ -11,7 +11,8 @@ from bench.federated.draws import StreamDraws
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mixer:
-    """Transforms at stage `input` that replace a batch's examples by convex mixtures (mixup)."""
+    """The part of a defense's description that mixes examples (mixup): transforms before the gradient that replace a
+    batch's examples by convex mixtures. Attackers draw possible mixtures from it."""
 
     transforms: tuple[Transform, ...]
     """The transforms, in order."""
