@@ -29,16 +29,16 @@ def few_sums(description: Description, others: Tensors) -> Outcomes | None:
 
 
 def flat(tensors: Tensors) -> Tensor:
-    """Flatten `tensors` and join them to vectors (outcome, row, coordinate) in double precision. `tensors` are name →
-    (outcome, row, *shape): the possible values (outcomes) of each row (a client or a candidate)."""
+    """Flatten and join a model's tensors to vectors in double precision: (outcome, row, coordinate). `tensors` are name
+    → (outcome, row, *shape); an outcome is a possible value of a coordinate, a row is a client or a candidate."""
     return torch.cat([value.flatten(2) for value in tensors.values()], 2).double()
 
 
 def all_sums(values: Tensor, chances: Tensor) -> tuple[Tensor, Tensor]:
-    """Return all possible sums over clients, and the probability of each sum, both (sum, coordinate). In a sum, each
-    client sends one of its possible values.
+    """List every possible sum over clients, for a defense with few possible values per coordinate. Return the sums and
+    their probabilities, both (sum, coordinate).
 
-    - `values` (outcome, client, coordinate): the possible values.
+    - `values` (outcome, client, coordinate): the possible values (outcomes) of each client.
     - `chances` (outcome, client, coordinate): their probabilities."""
     sums, weights = values.new_zeros(1, values.shape[-1]), values.new_ones(1, values.shape[-1])
     for client in range(values.shape[1]):
@@ -48,7 +48,8 @@ def all_sums(values: Tensor, chances: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def rounding(values: Tensor, total: Tensor) -> Tensor:
-    """Return a bound on the rounding error (coordinate,) of a sum over clients in single precision.
+    """Return a bound on the rounding error (coordinate,) when clients' values are summed in single precision: a
+    possible sum within this distance explains the observed sum.
 
     - `values` (outcome, client, coordinate): the values (outcomes) that each client may send.
     - `total` (coordinate,): the sum."""
@@ -56,14 +57,15 @@ def rounding(values: Tensor, total: Tensor) -> Tensor:
 
 
 def first_message(description: Description, others: Outcomes, guesses: Tensors, observed: Tensors) -> dict[str, Tensor]:
-    """Return the most probable message of the first client (the victim) behind a mean over clients, name → (1, *shape).
-    At each coordinate, the function takes the values with the largest posterior probability, for the first client and
-    for all other clients. Behind a random mask, a value counts as masked if no choice is probable enough.
+    """Return the victim's most probable message if only a mean over clients is observed: name → (1, *shape). The victim
+    is the first client. The defense gives few possible values per coordinate; the function takes the values with the
+    largest posterior probability, jointly for the victim and for all other clients. For a random mask, a value counts
+    as masked if no choice is probable enough.
 
     - `description`: the defense's description; it gives the few values that a client may send per coordinate.
     - `others`: the values that the other clients may send, with probabilities, from `few_sums`.
-    - `guesses`: probable updates of the first client, name → (guess, *shape); their mean and variance are the prior of
-      the client's values.
+    - `guesses`: probable updates of the victim, name → (guess, *shape); their mean and variance are the prior for the
+      victim's values.
     - `observed`: the mean, name → (1, *shape)."""
     own = description.outcomes(guesses)
     assert own is not None

@@ -16,8 +16,8 @@ _LEAST = 1e-4  # of the mean variance: lower bound for a coordinate's variance
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Distance:
-    """Distance between a candidate's gradient c and the observed gradient o, over all tensors together; an attack
-    minimises it."""
+    """Distance between a candidate's gradient c and the observed gradient o, over all tensors together: the function
+    that a gradient matching attack minimises."""
 
     kind: Kind
     """`l2`: Σ (c - o)²; `l1`: Σ |c - o|; `cosine`: 1 - c·o / (‖c‖‖o‖) (Geiping et al. 2020, eq. 4)."""
@@ -52,8 +52,8 @@ class Distance:
         return _total({n: gap * gap for n, gap in gaps.items()}, self._weights(o, 2))
 
     def of_zero(self, observed: Tensors) -> Tensor:
-        """Return the distance (reading,) between a zero gradient and each reading's gradient. `observed`: the readings,
-        name → (reading, *shape)."""
+        """Return the distance (reading,) of a zero gradient from each reading's gradient: the scale by which attacks
+        judge whether a distance is small. `observed`: the readings, name → (reading, *shape)."""
         o = self._weighed(observed, self._names(observed))
         if self.kind == "cosine":
             return torch.ones_like(_total(o))
@@ -61,8 +61,8 @@ class Distance:
         return _total({n: v.abs() ** power for n, v in o.items()}, self._weights(o, power))
 
     def squared_norm(self, observed: Tensors) -> Tensor:
-        """Return the squared norm ‖o‖² (reading,) of each reading's gradient o, with tensors weighted as in this
-        distance. `observed`: the readings, name → (reading, *shape)."""
+        """Return the squared norm ‖o‖² (reading,) of each reading's gradient o, with the tensors' weights in this
+        distance, as the unit for squared differences. `observed`: the readings, name → (reading, *shape)."""
         o = self._weighed(observed, self._names(observed))
         return _total({n: value * value for n, value in o.items()}, self._weights(o, 2))
 

@@ -16,7 +16,8 @@ _SINGLE = "a single example's part of a reading has no further examples, steps o
 
 
 def known_examples(reading: Reading, row: int, weights: Tensors) -> Candidates:
-    """Return the known examples behind a reading (the grant `mates`), as a single candidate batch (1, example - 1).
+    """Return the examples behind a reading that the grant `mates` gives to the attacker: all except the first, as a
+    single candidate batch (1, example - 1).
 
     - `reading`: the attacked readings; `row`: the reading's position in the batch.
     - `weights`: the model's weights, name → (*shape)."""
@@ -27,13 +28,14 @@ def known_examples(reading: Reading, row: int, weights: Tensors) -> Candidates:
 
 
 def given_known(reading: Reading, observed: Tensors, known: Candidates) -> Given:
-    """Return a function that simulates the reading for candidates for the only unknown example. It takes the
-    candidates' gradients, name → (row, *shape), and the candidates, and returns simulated readings, name → (row,
-    *shape). The simulation follows the defense's description, or has no defense if the reading has no description.
+    """Build a simulator of the reading for an attacker with the grant `mates`: all examples except the first are known.
+    Return a function. The function takes candidates for the unknown example and their gradients, name → (row, *shape),
+    and returns each candidate's simulated reading, name → (row, *shape). The simulation follows the defense's
+    description, or has no defense without a description.
 
     - `reading`: the attacked reading, with model and description.
     - `observed`: the reading as a gradient, name → (1, *shape).
-    - `known`: the known examples behind the reading (the grant `mates`)."""
+    - `known`: the known examples behind the reading, from `known_examples`."""
     description = reading.description
     if description is not None and description.inside_steps:
         x, y = known.inputs[0][:, None], known.targets[0][:, None]
@@ -45,9 +47,9 @@ def given_known(reading: Reading, observed: Tensors, known: Candidates) -> Given
 def given_updates(
     reading: Reading, observed: Tensors, updated: Callable[[Tensors], dict[str, Tensor]], others: Tensors
 ) -> Given:
-    """Return a function that simulates the reading for candidates for the only unknown example, for a defense that does
-    not act inside local steps. It takes the candidates' gradients, name → (row, *shape), and the candidates (unused),
-    and returns simulated readings, name → (row, *shape).
+    """Build the simulator of `given_known` for a defense that acts on whole updates, not inside local steps. Return a
+    function from candidates' gradients, name → (row, *shape), to simulated readings, name → (row, *shape); its second
+    argument, the candidates, is not used.
 
     - `reading`: the attacked reading, with the defense's description.
     - `observed`: the reading as a gradient, name → (1, *shape).
@@ -64,12 +66,11 @@ def given_updates(
 
 
 def updates(reading: Reading, known: Candidates) -> tuple[Callable[[Tensors], dict[str, Tensor]], Tensors]:
-    """Return the parts from which a reading with a single unknown example is simulated. The first client holds this
-    example.
+    """Compute the clients' updates for an attacker with the grant `mates`: all examples except the first are known. The
+    unknown example belongs to the first client, so this client's update depends on the candidate. Return two parts:
 
-    - First result: a function from gradients of candidates for the unknown example to the first client's updates, both
-      name → (row, *shape).
-    - Second result: the other clients' updates, name → (client, *shape); empty for a single client.
+    - a function from candidates' gradients to the first client's updates, both name → (row, *shape);
+    - the other clients' updates, name → (client, *shape); empty for a single client.
 
     `reading` is the attacked reading, with the model; `known` are the known examples behind the reading."""
     x, y = known.inputs[0], known.targets[0]
@@ -112,12 +113,12 @@ def inseparable(reading: Reading) -> str | None:
 
 
 def of_unknown(reading: Reading, row: int) -> Reading:
-    """Return the unknown example's part in a reading, as a reading with a single example. The part is the difference
-    between the reading and a simulated reading in which this example has a zero gradient, times the number of examples.
-    In an undefended mean, the part is the example's gradient.
+    """Separate the unknown example's part from a reading, if all other examples are known (grant `mates`), so that an
+    attack can invert this part like a single example's gradient. Return the part as a reading with a single example.
+    The part is the difference between the reading and a simulated reading in which this example has a zero gradient,
+    times the number of examples. In an undefended mean, the part is the example's gradient.
 
-    - `reading`: the attacked readings, with known examples (the grant `mates`), labels and a single report on each
-      victim.
+    - `reading`: the attacked readings, with known examples, labels and a single report on each victim.
     - `row`: the reading's position in the batch."""
     reading = reading.of([row])
     weights = {name: value[0] for name, value in reading.weights.items()}

@@ -141,9 +141,9 @@ class _Moments:
 
 
 def momentum_gain(momentum: float, steps: int, rule: StepRule | None = None) -> float:
-    """Return the factor by which SGD's momentum lengthens an update over `steps` local steps with a constant gradient.
-    The factor is the mean of (1 - mˢ)/(1 - m) over s = 1 … `steps`, with m = `momentum`. Nesterov's momentum, kept
-    gradients and the schedule in `rule` change the factor."""
+    """Return the factor by which SGD's momentum lengthens an update over `steps` local steps with a constant gradient;
+    divided by this factor, the update has a gradient's length. The factor is the mean of (1 - mˢ)/(1 - m) over s = 1 …
+    `steps`, with m = `momentum`. Nesterov's momentum, kept gradients and the schedule in `rule` change the factor."""
     if rule is None:
         return sum((1 - momentum**s) / (1 - momentum) for s in range(1, steps + 1)) / steps
     total, gradient, velocity = 0.0, 0.0, 0.0
@@ -156,10 +156,11 @@ def momentum_gain(momentum: float, steps: int, rule: StepRule | None = None) -> 
 
 
 def reaches(momentum: float, steps: int, rule: StepRule | None = None) -> Tensor:
-    """Return the distance that a local step's gradient has moved the weights, in multiples of learning rate times
-    gradient: (step, step + 1) float64. Entry (i, j) belongs to the gradient of step i, before step j; the last column
-    belongs to the end of the round. `momentum` and `rule` are options of the client's SGD; `steps` is the number of
-    local steps."""
+    """Return how far each local step's gradient has moved the weights at each later time: (step, step + 1) float64, in
+    multiples of learning rate times gradient. Under plain SGD an entry is 0 or 1; with momentum, a gradient moves the
+    weights further in later steps. Entry (i, j) is the effect of the gradient at step i, just before step j; the last
+    column is the effect at the end of the round. `momentum` and `rule` are options of the client's SGD; `steps` is the
+    number of local steps."""
     rule = rule or StepRule()
     moved = torch.zeros(steps, steps + 1, dtype=torch.float64)
     for first in range(steps):

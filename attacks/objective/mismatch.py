@@ -29,8 +29,8 @@ def observations(reading: Reading) -> list[dict[str, Tensor]]:
 
 
 def by_weights(reading: Reading) -> list[Reading]:
-    """Split the batch `reading` by observation (round) if the observations have different weights; otherwise return the
-    batch itself."""
+    """Split the batch `reading` into a reading for each round if the rounds have different weights; attacks then read
+    each round separately. With equal weights the batch is returned unchanged as the only item."""
     if same_weights(reading):
         return [reading]
     return [
@@ -46,8 +46,8 @@ def by_weights(reading: Reading) -> list[Reading]:
 
 
 def mean_observation(observed: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """Return the mean over `observed`, the readings' observations (repeated reports on the same victims): name →
-    (reading, *shape)."""
+    """Average repeated reports on the same victims, to reduce a defense's noise: name → (reading, *shape). `observed`
+    are the reports, each name → (reading, *shape)."""
     return {name: torch.stack([each[name] for each in observed]).mean(0) for name in observed[0]}
 
 
@@ -114,10 +114,12 @@ class Mismatch:
         return total / len(observed)
 
     def simulated(self, observed: Tensors, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """Simulate the first observation (report on the victims) for candidate examples: name → (reading, *shape).
+        """Simulate the update that candidate examples would cause, at the first observation's weights and with the
+        described defense: name → (reading, *shape). Comparison with the actual observation shows how well the
+        candidates explain the reading.
 
-        - `observed`: the actual observation, name → (reading, *shape); the simulation may take the defense's random
-          draws from it.
+        - `observed`: the actual observation (report on the victims), name → (reading, *shape); the simulation may take
+          the defense's random draws from it.
         - `inputs` (reading, example, *shape), `targets` (reading, example, class): candidates and their label
           probabilities."""
         weights = {name: value[0] for name, value in self.reading.weights.items()}
@@ -125,11 +127,11 @@ class Mismatch:
         return self._as_shown(gradients, observed, Candidates(inputs=inputs, targets=targets, weights=weights))
 
     def shown(self, observed: Tensors, gradients: Tensors, candidates: Candidates | None = None) -> dict[str, Tensor]:
-        """Simulate an observation (report on the victims) from known gradients, after a single local step: name →
+        """Simulate the update after the defense from candidates' precomputed gradients, for a single local step: name →
         (reading, *shape).
 
-        - `observed`: the actual observation, name → (reading, *shape); the simulation may take the defense's random
-          draws from it.
+        - `observed`: the actual observation (report on the victims), name → (reading, *shape); the simulation may take
+          the defense's random draws from it.
         - `gradients`: the candidates' gradients under the first weights, name → (reading, example, *shape).
         - `candidates`: the candidates behind these gradients; needed only if the defense acts inside the step."""
         description = self.reading.description
@@ -187,9 +189,10 @@ class Mismatch:
         return {name: value.unflatten(0, (len(inputs), rows)) for name, value in flat.items()}
 
     def of_shown(self, simulated: Tensors, observed: Tensors) -> Tensor:
-        """Return the distance (reading,) between simulated and actual observations (reports on the victims).
+        """Return the distance (reading,) between simulated and actual updates: small for candidates that explain the
+        reading.
 
-        - `simulated`, `observed`: an observation of each reading, name → (reading, *shape).
+        - `simulated`, `observed`: an observation (report on the victims) of each reading, name → (reading, *shape).
 
         Usually the distance is given by the field `distance`. If the description gives a likelihood p of the defense's
         random draws, the result is -2v log p with the noise variance v. With the field `exact`, the result is minus the

@@ -46,9 +46,9 @@ def _rank(labels: Tensor) -> Tensor:
 
 
 def segments(batches: Sequence[int], distinct: int) -> list[int]:
-    """Divide the uses of examples in a client's local steps into segments, each within a single step and a single pass
-    over the client's examples; return their lengths. The order of examples within a segment has no effect on the
-    update. `batches` are the numbers of examples per step, and `distinct` the number per pass."""
+    """Return the lengths of the segments in a client's local training within which the order of examples has no effect
+    on the update: a segment lies in a single step and in a single pass over the client's examples. `batches` are the
+    numbers of examples per step, and `distinct` the number per pass."""
     examples = sum(batches)
     ends = sorted({*accumulate(batches), *range(distinct, examples, distinct)})
     return [end - start for start, end in zip([0, *ends], ends, strict=False)]

@@ -27,7 +27,8 @@ _PUBLIC = 500  # public examples for mean values
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """First candidates of a search: an example for each reading (observed update) in a batch."""
+    """Result of `start_by_layers`: an example for each reading (observed update) in a batch, from which a later search
+    starts."""
 
     inputs: Tensor
     """Inputs of the first candidates (reading, 1, value)."""

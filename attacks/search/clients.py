@@ -123,7 +123,7 @@ def _linked(gradients: Tensor, messages: Tensor) -> tuple[Tensor, bool]:
 
 
 def joined(results: list[Reconstruction]) -> Reconstruction:
-    """Join the reconstructions of several batches to a single batch, in the order of `results`."""
+    """Concatenate the reconstructions of several batches along the axis of readings, in the order of `results`."""
 
     def column(name: str) -> Tensor:
         return torch.cat([getattr(each, name) for each in results])

@@ -21,8 +21,14 @@ _CHUNK = 128  # images in work at once
 
 
 def images_of(below: Below, features: Tensor, reading: Reading) -> tuple[Tensor, Tensor]:
-    """Search the images with the given `features` (image, feature), from the public mean of `reading` and with the
-    Gaussian prior of its public images. Return the images (image, *shape) and the evaluations of each (image,)."""
+    """Recover images from known features, for example from the gradient of a fully connected layer behind convolutions.
+    For each image, a search minimises the squared distance to the features, plus the weighted -log p of a Gaussian
+    prior fitted to public images, from the mean public image on. Return the images (image, *shape), and the evaluations
+    used for each (image,).
+
+    - `below`: the convolutions, which map images to features.
+    - `features` (image, feature): the known features.
+    - `reading`: the attacked readings, source of the public images."""
     like = next(iter(below.weights.values()))
     space = public_space(reading)
     mean = below.features_of_all(reading.public_mean[None].to(like)).to(like)

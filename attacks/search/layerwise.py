@@ -33,8 +33,9 @@ _ROOM = 1 << 24  # numbers in the matrix of conditions on free directions, at mo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """Values inside a model of ReLU convolutions that a single example's gradient determines, in float64. l is the
-    lowest layer whose output the gradient determines, and a_l this output after the ReLU."""
+    """Hidden values that a single example's gradient reveals in a chain of ReLU convolutions, down to the lowest layer
+    l with a determined output. A search then starts from an example with these values. a_l is the output of layer l
+    after the ReLU; tensors are in float64."""
 
     layer: int
     """Position of the convolution l in the sequence of modules."""

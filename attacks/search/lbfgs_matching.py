@@ -12,7 +12,8 @@ from bench.trip import Budget
 
 @dataclass(frozen=True, kw_only=True)
 class LbfgsMatching(MatchingAttack):
-    """Base class for gradient matching by L-BFGS; default parameters are those of the published attack code."""
+    """Base class for attacks by gradient matching with L-BFGS, such as `idlg`; default parameters are those of the
+    published attack code."""
 
     knowledge = ("plain", "adaptive")
 
@@ -27,7 +28,8 @@ class LbfgsMatching(MatchingAttack):
 
     @property
     def preconditioned(self) -> bool:
-        """True if the solver gets preconditioned inputs and normalised losses: with `line_search` "backtracking"."""
+        """True if the solver works on preconditioned inputs and normalised losses, which our line search "backtracking"
+        needs; False for the published full steps."""
         return self.line_search == "backtracking"
 
     def solver(self, budget: Budget) -> Lbfgs:

@@ -63,8 +63,9 @@ def _samples(reading: Reading, like: Tensor, key: Key, examples: range, draws: i
 def signed_derivative(
     reading: Reading, like: Tensor, examples: Sequence[int], bits: Callable[[tuple[int, ...]], NDArray[np.int8]]
 ) -> Tensor:
-    """Return Jᵀz (example, value) for public examples: the derivative by the inputs x of a random combination of
-    gradient values. J is ∂∇L/∂x with the loss L, and z are random signs.
+    """Return a random probe of the matching distance's curvature for each public example: Jᵀz (example, value), with J
+    = ∂∇L/∂x for the loss L and inputs x, and random signs z. The mean of (Jᵀz)(Jᵀz)ᵀ over many probes is the curvature
+    JᵀJ.
 
     - `reading`: holds the model, its weights and the public examples.
     - `like`: tensor that gives dtype and device.
@@ -83,8 +84,9 @@ def signed_derivative(
 
 
 def public_batches(reading: Reading, examples: Sequence[int]) -> Tensor:
-    """Return a batch of public examples for each given example: numbers of examples (row, example), with the given
-    number first. The batch has the size of the client's batches if the model normalises by the batch, otherwise 1.
+    """Put each given public example into a batch in which the model can compute its gradient: the size of the client's
+    batches if the model normalises by the batch, otherwise 1. Return numbers of public examples (row, example), with
+    the given number first.
 
     - `reading`: the attacked readings, with model and public examples.
     - `examples`: numbers of the given public examples."""

@@ -38,8 +38,9 @@ class Prior:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseModel:
-    """Weight of the attack's prior, for noise declared in the defense's description. With this weight, the minimum of
-    the objective is the most probable candidate.
+    """Weight for the prior on images against the distance between gradients, according to the noise in the defense's
+    description: with much noise, the prior counts more. At this weight, the minimum of the objective is the most
+    probable candidate.
 
     The objective is the squared distance plus 2v·(-log p), with the prior's density p. v is the noise variance per
     coordinate, in the mean over repeated reports. For Laplace noise, the objective is the absolute distance plus
@@ -58,9 +59,9 @@ class NoiseModel:
 
     @classmethod
     def of(cls, reading: Reading, observations: int) -> "NoiseModel":
-        """Build the noise model from the defense's description in the batch `reading`. `observations` is the number of
-        observations (repeated reports) that the attack compares, after observations under equal weights are averaged.
-        The prior's weight is 0 without public images."""
+        """Derive the noise variance and the prior's weight from the defense's description in the batch `reading`. The
+        weight is 0 without public images. `observations` is the number of observations (repeated reports) that the
+        attack compares, after observations under equal weights are averaged."""
         noise = Noise() if reading.description is None else reading.description.noise
         variance = noise.variance / (len(reading.rounds) / observations)
         images = reading.kind.spatial and len(reading.public_inputs) > 1

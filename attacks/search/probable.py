@@ -129,17 +129,17 @@ def mismatch_of(reading: Reading) -> Mismatch:
 
 
 def curved_from(reading: Reading, starts: int) -> int:
-    """Return the least number of evaluations at which a search with `starts` starts on the batch `reading` uses a
-    search space with equal curvature in all directions (`search/curvature.py`). The preparation of this space takes
-    time."""
+    """Return the least number of evaluations from which a search on the batch `reading` with `starts` starts uses a
+    better conditioned search space (equal curvature in all directions, `search/curvature.py`). With fewer evaluations,
+    the time to prepare this space would not pay. A caller uses the result to estimate a search's time."""
     unrolled = reading.stepwise and reading.senders == 1
     return _LEAST_CURVED * starts * (reading.steps if unrolled else 1)
 
 
 def curved_seconds(reading: Reading, key: Key) -> tuple[float, float]:
-    """Measure the additional time of a search in a space with equal curvature (`search/curvature.py`), which searches
-    with many evaluations use: the seconds before the search, and the additional seconds of each evaluation. Both are 0
-    for a search without such a space.
+    """Measure how much longer a search takes in the better conditioned space that long searches use (equal curvature,
+    `search/curvature.py`), in order to predict an attack's time. Return the seconds to prepare the space, and the
+    additional seconds per evaluation; both are 0 for a search without such a space.
 
     - `reading`: the attacked batch of readings.
     - `key`: source of random numbers."""

@@ -74,7 +74,8 @@ class MatchingProblem:
 
     @property
     def like(self) -> Tensor:
-        """A tensor with the dtype and device of the solver's variables; its values have no meaning."""
+        """Template for new tensors: a tensor with the dtype and device of the solver's variables; its values have no
+        meaning."""
         return next(iter(self.reading.values.values()))
 
     def start(self, row: int, restart: int) -> Tensor:
@@ -135,9 +136,9 @@ class MatchingProblem:
         return (variance / 2 if kind == "l1" else variance.square()).sqrt() * torch.stack(counts).to(self.like).mean(0)
 
     def variances(self, rows: Tensor) -> Tensor:
-        """Return the noise variance per gradient coordinate, (row,), for the readings (observed updates) at the
-        positions `rows`. The value comes from the defense's description. If the description gives only a bound, the
-        value is estimated (`NoiseModel.of_rows`)."""
+        """Return the variance of the defense's noise per gradient coordinate, (row,), for the readings (observed
+        updates) at the positions `rows`. The value comes from the defense's description; if the description gives only
+        a bound, the value is estimated from the reading (`NoiseModel.of_rows`)."""
         return torch.stack([self.noise.of_rows(_rows(target, rows)) for target in self.observed]).mean(0)
 
     def _share(self, rows: Tensor) -> Tensor | float:

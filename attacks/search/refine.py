@@ -41,7 +41,8 @@ def refine(
 
 
 def in_double(reading: Reading) -> Reading:
-    """Return the batch `reading` with its updates, weights and a copy of its model in double precision."""
+    """Return the batch `reading` with its updates, weights and a copy of its model in double precision, to continue a
+    search beyond single precision."""
     return replace(
         reading,
         model=copy.deepcopy(reading.model).double(),

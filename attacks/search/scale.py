@@ -16,8 +16,9 @@ _BRIGHT = 0.99  # quantile of an image matched to public images
 
 @torch.no_grad()
 def blind_to_scale(reading: Reading) -> bool:
-    """Return whether the model of `reading` ignores the scale of inputs: its outputs stay equal if the values of the
-    reading's public images are halved."""
+    """Return whether the model of `reading` ignores the brightness of images, for example after a normalisation: its
+    outputs stay equal if the values of public images are halved. The gradient then cannot show the brightness, and
+    `usual_brightness` sets it."""
     if not reading.kind.spatial or len(reading.public_inputs) < 2:
         return False
     weights = {name: value[0] for name, value in reading.weights.items()}
@@ -28,8 +29,8 @@ def blind_to_scale(reading: Reading) -> bool:
 
 
 def usual_brightness(inputs: Tensor, reading: Reading) -> Tensor:
-    """Scale each image to the usual brightness: its 99 % quantile then equals the median of this quantile over public
-    images.
+    """Scale each reconstructed image to the usual brightness, for a model whose gradient shows no brightness: the
+    image's 99 % quantile becomes the median of this quantile over public images. Return the scaled images (…, *shape).
 
     - `inputs` (…, *shape): the images.
     - `reading`: the attacked readings, with the public images."""

@@ -24,7 +24,8 @@ _LEAST_OF_CLASS = 10  # examples of a class, for a space of this class
 
 
 class Space(Protocol):
-    """Map between the variables u (..., value) of a search and inputs x (..., value)."""
+    """Search space: a map between the variables u (..., value) that a solver changes and the inputs x (..., value) of
+    candidate examples."""
 
     def inputs(self, u: Tensor) -> Tensor:
         """Return the inputs x (..., value) for the variables `u` (..., value)."""
@@ -85,8 +86,8 @@ class Spectrum:
         return self.inputs(u), 0.5 * (u * u).sum(-1)
 
     def transposed(self, gradient: Tensor) -> Tensor:
-        """Convert a derivative of the loss by the inputs x to its derivative by the search variables u. With x = mean +
-        A u, the result is Aᵀ · gradient. `gradient` and result are (..., value)."""
+        """Apply the chain rule to a loss: turn its derivative by the inputs x into its derivative by the search
+        variables u. With x = mean + A u, the result is Aᵀ · gradient. `gradient` and result are (..., value)."""
         colours = self._colours(gradient.unflatten(-1, self.mean.shape), self.channels)
         return (self.down.to(gradient) @ colours @ self.across.to(gradient).T * self.deviation.to(gradient)).flatten(-3)
 
@@ -249,8 +250,8 @@ def _moments(public: Tensor, images: bool) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def linear_part(space: Gaussian) -> Tensor:
-    """Return the matrix Aᵀ (variable, value) of a search space, whose inputs are x = mean + A u: row i is ∂x/∂u_i, for
-    variable number i. `space`: the search space."""
+    """Return a search space's linear map as a matrix Aᵀ (variable, value). The inputs are x = mean + A u for variables
+    u; row i is ∂x/∂u_i. The matrix converts covariances and curvatures. `space`: the search space."""
     eye = torch.eye(space.mean.numel()).to(space.mean)
     return space.inputs(eye) - space.mean.flatten()
 

@@ -18,8 +18,9 @@ _SIDES = (4, 2, 3, 5)  # pixels, first choice first; 4 is the total stride of mo
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """Orthonormal map between images of `shape` and cosine spectra over square tiles. A spectrum covers all tiles of an
-    image, at a fixed phase: a channel and a position within a tile."""
+    """Transform for images in which the matching distance's curvature is nearly block-diagonal: a cosine transform over
+    square tiles, separately for each phase. A phase is a channel and a position within a tile. The transform is
+    orthonormal."""
 
     shape: tuple[int, int, int]
     """Shape of an image (channel, height, width)."""
@@ -27,8 +28,8 @@ class Tiles:
     """Height and width of a tile, in pixels; divides height and width of the image."""
 
     def spectra(self, x: Tensor) -> Tensor:
-        """Turn images `x` (image, value) into cosine spectra over tiles: (frequency, image, phase). A phase is a
-        channel and a position within a tile."""
+        """Transform images `x` (image, value) to cosine spectra over tiles: (frequency, image, phase), with a phase for
+        each channel and position within a tile."""
         channels, height, width = self.shape
         side, count = self.side, len(x)
         tiles = x.reshape(count, channels, height // side, side, width // side, side).permute(2, 4, 0, 1, 3, 5)
@@ -36,8 +37,8 @@ class Tiles:
         return (self._frequencies(x) @ flat).reshape(len(flat), count, channels * side**2)
 
     def images(self, spectra: Tensor) -> Tensor:
-        """Turn cosine `spectra` over tiles (frequency, image, phase) into images (image, value), the inverse of
-        `spectra`. A phase is a channel and a position within a tile."""
+        """Transform cosine `spectra` over tiles (frequency, image, phase) back to images (image, value), with a phase
+        for each channel and position within a tile."""
         channels, height, width = self.shape
         side, count = self.side, spectra.shape[1]
         flat = self._frequencies(spectra).T @ spectra.reshape(len(spectra), -1)
@@ -55,7 +56,7 @@ def _cosines_of(down: int, across: int) -> Tensor:
 
 
 def tiles_of(shape: tuple[int, ...]) -> Tiles | None:
-    """Divide images of `shape` (channel, height, width) into square tiles. Return None if no side of 2 to 5 pixels
+    """Choose square tiles for images of `shape` (channel, height, width). Return None if no side of 2 to 5 pixels
     divides height and width."""
     channels, height, width = shape
     sides = [side for side in _SIDES if height % side == 0 and width % side == 0 and max(height, width) > side]
@@ -63,8 +64,9 @@ def tiles_of(shape: tuple[int, ...]) -> Tiles | None:
 
 
 def block_covariance(tiles: Tiles, x: Tensor) -> Tensor:
-    """Return a covariance matrix of phases (channel and position within a tile) for each cosine frequency over tiles:
-    (frequency, phase, phase) in float64. Covariances between different frequencies are left out.
+    """Estimate a covariance of images with few parameters: a matrix over phases (channel and position within a tile)
+    for each cosine frequency over tiles, (frequency, phase, phase) in float64. Covariances between different
+    frequencies are left out.
 
     - `tiles`: division of an image into square tiles.
     - `x` (image, value): images with mean 0."""
@@ -73,7 +75,8 @@ def block_covariance(tiles: Tiles, x: Tensor) -> Tensor:
 
 
 def in_variables(space: Gaussian, blocks: Tensor, tiles: Tiles, like: Tensor) -> Tensor:
-    """Convert a curvature in input values to the curvature (variable, variable) in the variables of a search space.
+    """Convert a block-diagonal curvature of the matching distance from input values to the variables of a search space:
+    (variable, variable).
 
     - `space`: the search space.
     - `blocks` (frequency, phase, phase): the curvature in input values, a matrix for each cosine frequency over the

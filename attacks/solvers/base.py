@@ -63,10 +63,11 @@ def merge(state: S, fresh: S, rows: Tensor) -> S:
 
 
 def put(target: Tensor, rows: Tensor, chosen: Tensor, values: Tensor) -> None:
-    """Assign target[rows[chosen]] = values[chosen] in place, on the leading axis.
+    """Write results into some rows (minimisations) of a tensor in place: target[rows[chosen]] = values[chosen]. On a
+    GPU the host does not wait for the mask.
 
-    - `rows`: distinct row numbers in `target`.
-    - `chosen`: mask over `rows` and `values`; on a GPU the host does not wait for the mask.
+    - `rows`: distinct row numbers in `target`, the tensor that changes.
+    - `chosen`: mask over `rows` and `values`.
     - `values`: a value for each number in `rows`."""
     if not target.is_cuda:
         target[rows[chosen]] = values[chosen]

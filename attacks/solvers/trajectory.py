@@ -5,8 +5,9 @@ from torch import Tensor
 
 
 class Trajectory:
-    """History of minimisations: the least loss and its point at each mark, a count of evaluations. The attribute
-    `losses` (mark, row) covers all rows (minimisations); `points` covers the first rows only.
+    """Progress of many minimisations (rows), for reports of loss against budget. The history keeps the least loss and
+    its point at each *mark*: after 1, 2, 4, … evaluations, and at the limit. The attribute `losses` (mark, row) covers
+    all rows; `points` (mark, row, variable) covers the first rows only.
 
     Arguments:
 
@@ -23,7 +24,8 @@ class Trajectory:
         self._counts = torch.tensor(self.marks)
 
     def note(self, rows: Tensor, evaluations: Tensor, loss: Tensor, x: Tensor) -> None:
-        """Store loss and point of each minimisation (row) that has just reached a mark (a count of evaluations).
+        """Record progress after an evaluation: for each minimisation (row) that has just reached a mark (1, 2, 4, …
+        evaluations), keep its least loss and point.
 
         - `rows` (position,): numbers of the rows evaluated last, on the host (CPU).
         - `evaluations` (position,): evaluations used by these rows, on the host.
@@ -36,8 +38,8 @@ class Trajectory:
             self._next[row] += 1
 
     def close(self, rows: Tensor, loss: Tensor, x: Tensor) -> None:
-        """Store the final loss and point of finished rows (minimisations) at all marks (counts of evaluations) not yet
-        reached.
+        """Record the result of finished minimisations (rows): their final loss and point count at all marks (1, 2, 4, …
+        evaluations) not yet reached.
 
         - `rows`: numbers of the finished rows.
         - `loss` (row,), `x` (row, variable): least losses and their points, of all rows."""
@@ -47,8 +49,9 @@ class Trajectory:
             self._next[row] = len(self.marks)
 
     def until(self, last: int) -> tuple[tuple[int, ...], list[int]]:
-        """Return the marks (counts of evaluations) up to `last`, and their positions in the axis mark of `losses`.
-        `last` is the largest number of evaluations of any row (minimisation)."""
+        """Return the marks actually reached (1, 2, 4, … evaluations): those below `last`, and `last` itself, and the
+        position of each in the first axis of `losses`. `last` is the largest number of evaluations of any row
+        (minimisation)."""
         before = [n for n, mark in enumerate(self.marks) if mark < last]
         return (*(self.marks[n] for n in before), last), [*before, len(self.marks) - 1]
 

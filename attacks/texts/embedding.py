@@ -11,10 +11,11 @@ from bench.trip import Tensors
 
 
 def token_embedding(model: nn.Module, weights: Tensors, ids: Tensor) -> str | None:
-    """Return the path to the first embedding in `model` with token ids as inputs; None without such a layer.
+    """Search for a model's token embedding: return the path to the first embedding whose inputs are the token ids, or
+    None without such a layer.
 
-    - `weights`: the model's weights, name → (*shape).
-    - `ids` (text, position): token ids, any texts."""
+    - `model`: the model; `weights`: its weights, name → (*shape).
+    - `ids` (text, position): token ids of any texts, for a forward pass."""
     found: list[str] = []
 
     def watch(path: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
@@ -39,8 +40,9 @@ def token_embedding(model: nn.Module, weights: Tensors, ids: Tensor) -> str | No
 
 @contextmanager
 def vectors(model: nn.Module, path: str) -> Iterator[list[Tensor]]:
-    """Collect the outputs (text, position, value) from the embedding at `path` during forward passes inside the `with`
-    statement. The outputs are leaves for autograd."""
+    """Give access to the token vectors in forward passes of `model`, for derivatives of a loss by them. Inside the
+    `with` statement, each pass appends the embedding's outputs (text, position, value) to the list; the outputs are
+    leaves for autograd. `path` is the embedding's path."""
     leaves: list[Tensor] = []
 
     def leaf(layer: nn.Module, arguments: tuple[Tensor, ...], out: Tensor) -> Tensor:

@@ -24,7 +24,9 @@ State = tuple[Tensor, Tensors]  # texts (example, position), their gradients, na
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """The distance between a reading and the texts' simulated reading, plus the texts' improbability."""
+    """Objective of a search for the texts behind a reading (observed update): the distance between the reading and the
+    reading simulated for candidate texts; with described noise, the texts' weighted negative log probability is added.
+    Lower is better. A *batch* is a text for each example behind the reading."""
 
     mismatch: Mismatch
     """Distance between gradients."""
@@ -48,8 +50,11 @@ class Fit:
 
     @classmethod
     def of(cls, mismatch: Mismatch, observed: Tensors, labels: Tensor) -> Self:
-        """Prepare the distance for the reading `observed`, name → (1, *shape), with the class numbers `labels`
-        (example,)."""
+        """Prepare the objective for a single reading.
+
+        - `mismatch`: distance between simulated and actual reading, with the model.
+        - `observed`: the reading, name → (1, *shape).
+        - `labels` (example,): class numbers of the texts."""
         reading = mismatch.reading
         like = next(iter(observed.values()))
         model = copy.deepcopy(reading.model)
@@ -73,23 +78,29 @@ class Fit:
         )
 
     def with_labels(self, labels: Tensor) -> Self:
-        """Return the same distance for other class numbers `labels` (example,)."""
+        """Return the same objective under other class numbers of the texts, `labels` (example,)."""
         targets = one_hot(labels.to(self.targets.device), self.targets.shape[1], self.targets.dtype)
         return replace(self, targets=targets)
 
     def gradients(self, texts: Tensor, examples: Tensor) -> dict[str, Tensor]:
-        """Return each text's gradient, for `texts` (text, position) with the labels for the examples at the
-        positions `examples` (text,): name → (text, *shape)."""
+        """Compute the model's gradient for each candidate text: name → (text, *shape).
+
+        - `texts` (text, position): token ids.
+        - `examples` (text,): for each text, the example whose label it gets."""
         inputs = texts[:, None].to(self.targets)
         return group_gradients(self.model, self.weights, inputs, self.targets[examples][:, None])
 
     def state(self, texts: Tensor) -> State:
-        """Return the `texts` (example, position) with their gradients."""
+        """Prepare a batch of candidate `texts` (example, position) for a search: return the texts together with their
+        gradients, name → (example, *shape)."""
         return texts, self.gradients(texts, torch.arange(len(texts)))
 
     def losses(self, state: State, moves: Tensor) -> Tensor:
-        """Return the distance for each batch in `moves` (move, example, position): (move,). `state` is a near batch:
-        only differing texts need a gradient."""
+        """Compute the objective for several batches of candidate texts: (move,). Only texts that differ from the
+        present batch need a new gradient, so batches with few changes are fast.
+
+        - `state`: the present batch with its gradients, from the method `state`.
+        - `moves` (move, example, position): the batches."""
         changed = (moves != state[0]).any(-1)
         whole = self._each_text_counts
         most = max(1, _ALL_TEXTS // len(state[0])) if whole else _AT_ONCE // 2
@@ -140,8 +151,10 @@ class Fit:
         return {name: value[0] - state[1][name].mean(0) for name, value in self.observed.items()}
 
     def promise(self, state: State) -> Tensor:
-        """Return how much each token in each place improves the distance, to first order, (example, position, token):
-        by the vector's effect on the gradients, and by the filled row in the embedding's gradient."""
+        """Predict which exchange of a single token would improve the objective: a score (example, position, token),
+        higher for a better token at this position, 0 for the present token. The prediction is linear (first order), and
+        serves to select few exchanges for exact tests. Considered are the token vector's effect on the gradients, and
+        the nonzero rows in the embedding's gradient. `state`: the present batch, from the method `state`."""
         texts, wanted = state[0], self.wanted(state)
         weights = {name: value.detach().requires_grad_() for name, value in self.weights.items()}
         with torch.enable_grad(), vectors(self.model, self.embedding) as leaves:

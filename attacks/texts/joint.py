@@ -20,8 +20,9 @@ _PAIRS = 600  # changes compared in pairs, alone the best
 
 
 class Joint:
-    """Search for labelled texts whose mean gradient is near the reading. The distance is quadratic in the texts'
-    vectors (`Sketches`), so each pair of changes is compared without a new gradient."""
+    """Search for many texts and labels whose mean gradient is nearest to a reading (observed update), with changes of
+    two texts at once. Short vectors stand for gradients (`Sketches`); the distance is quadratic in these vectors, so
+    pairs of changes are compared without a new gradient."""
 
     def __init__(self, fit: Fit, sketches: Sketches, *, labels_known: bool) -> None:
         """`fit` has the model and the labels at the start; with `labels_known`, no label changes."""
@@ -37,9 +38,12 @@ class Joint:
     def improve(
         self, random: np.random.Generator, most: int, before: list[Entry] | None
     ) -> tuple[float, list[Entry], int]:
-        """Search from public texts, or from the end `before` of another search with half of its texts drawn anew, in at
-        most `most` steps. Return the distance (share of the reading's squared length), the texts and the step count.
-        `random` draws the public texts and the texts that change."""
+        """Run a search from a start until no change lowers the distance, with at most `most` steps. Return the distance
+        as a share of the reading's squared length, the labelled texts, and the number of steps.
+
+        - `random`: draws the start.
+        - `before`: None starts from public texts; otherwise from these labelled texts, with half of them replaced by
+          random public texts."""
         state = self._start(random) if before is None else self._drawn(random, before)
         loss, wide, steps = self._loss(state), False, 0
         while loss > _EXACT * self._zero and steps < most:

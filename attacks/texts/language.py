@@ -12,14 +12,16 @@ _FOLLOWS, _OCCURS = 0.75, 0.2  # weights of token pairs and of single tokens; th
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Language:
-    """Probabilities for a token after another token, with the padding as a text's beginning and end."""
+    """Language model for the plausibility of a text: the probability of each token after the token before, from public
+    texts. Padding stands for a text's beginning and end."""
 
     log: Tensor
     """(token before, token): log probabilities."""
 
     @classmethod
     def of(cls, texts: Tensor, tokens: int) -> "Language":
-        """Count token pairs in the public `texts` (text, position). `tokens` is the vocabulary's size."""
+        """Fit the language model to public `texts` (text, position): frequencies of token pairs, smoothed by the
+        frequencies of single tokens. `tokens` is the vocabulary's size."""
         ids = texts.cpu().long().clamp(PAD, tokens - 1)
         ids = torch.nn.functional.pad(ids, (1, 1), value=PAD)
         before, after = ids[:, :-1].flatten(), ids[:, 1:].flatten()

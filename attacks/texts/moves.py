@@ -9,8 +9,10 @@ from bench.kinds.texts import PAD
 
 
 def changed(texts: Tensor, new: Iterable[tuple[int, Tensor]]) -> Tensor:
-    """Return a copy of `texts` (example, position) for each item in `new`, (move, example, position). An item is an
-    example's number and its new text (position,)."""
+    """Apply changes to a batch of candidate texts, each to its own copy: return the batches (move, example, position).
+
+    - `texts` (example, position): the batch.
+    - `new`: the changes, each an example's number and its new text (position,)."""
     moves = []
     for example, text in new:
         moves.append(texts.clone())
@@ -19,8 +21,11 @@ def changed(texts: Tensor, new: Iterable[tuple[int, Tensor]]) -> Tensor:
 
 
 def together(texts: Tensor, ranked: Tensor) -> Tensor:
-    """Join the changes at different places in `texts` (example, position): the first two, three, … in `ranked` (move,
-    example, position), as (move, example, position)."""
+    """Combine single changes of a batch without overlap, as larger changes for a search: the best two, three, …
+    together. Return the batches (move, example, position).
+
+    - `texts` (example, position): the unchanged batch.
+    - `ranked` (move, example, position): batches with a single change, the best first."""
     joined, taken, found = texts, torch.zeros_like(texts, dtype=torch.bool), []
     for move in ranked:
         places = move != texts
@@ -34,7 +39,8 @@ def together(texts: Tensor, ranked: Tensor) -> Tensor:
 
 
 def shorter(texts: Tensor) -> Tensor:
-    """Return each text's beginnings, (move, example, position)."""
+    """Propose shorter texts for a search: every beginning of each text in the batch `texts` (example, position). Return
+    a batch for each proposal, with the other texts unchanged: (move, example, position)."""
     places = torch.arange(texts.shape[1])
     return changed(
         texts,
@@ -47,7 +53,8 @@ def shorter(texts: Tensor) -> Tensor:
 
 
 def shifted(texts: Tensor) -> Tensor:
-    """Remove each token, repeat each token, and move each token to all other places: (move, example, position)."""
+    """Propose texts with a token removed, repeated, or moved to another position, for each token in the batch `texts`
+    (example, position). Return a batch for each proposal, with the other texts unchanged: (move, example, position)."""
     made = []
     for example, text in enumerate(texts):
         tokens = text[text != PAD].tolist()
@@ -61,7 +68,8 @@ def shifted(texts: Tensor) -> Tensor:
 
 
 def swapped(texts: Tensor) -> Tensor:
-    """Swap each two tokens in a text: (move, example, position)."""
+    """Propose texts with two tokens swapped, for each pair of positions in each text of the batch `texts` (example,
+    position). Return a batch for each proposal, with the other texts unchanged: (move, example, position)."""
     made = []
     for example, text in enumerate(texts):
         for one, other in torch.combinations(torch.arange(int((text != PAD).sum()))).tolist():
@@ -72,7 +80,8 @@ def swapped(texts: Tensor) -> Tensor:
 
 
 def crossed(texts: Tensor) -> Tensor:
-    """Exchange a token between two texts, or all tokens from a place on: (move, example, position)."""
+    """Propose exchanges between two texts of the batch `texts` (example, position): a single token at the same
+    position, or all tokens from this position on. Return a batch for each proposal: (move, example, position)."""
     moves, places = [], torch.arange(texts.shape[1])
     for one, other in torch.combinations(torch.arange(len(texts))).tolist():
         least = int((texts[[one, other]] != PAD).sum(1).min())

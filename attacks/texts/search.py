@@ -18,7 +18,8 @@ _NEXT = 8  # continuations of a text
 
 
 class Search:
-    """Search for texts with a low distance to a reading."""
+    """Search for the texts behind a reading (observed update), with fixed labels: start at public texts and exchange,
+    append, remove or move tokens as long as the objective `Fit` falls."""
 
     def __init__(self, fit: Fit, zero: float) -> None:
         """`fit` computes distances; `zero` is a zero gradient's distance."""
@@ -28,8 +29,9 @@ class Search:
         self._public = fit.mismatch.reading.public_inputs.cpu().round().long().clamp(PAD, len(fit.table) - 1)
 
     def improve(self, random: np.random.Generator, most: int) -> tuple[float, Tensor, int]:
-        """Start at public texts drawn by `random`, and change tokens until no change lowers the distance, in at most
-        `most` steps. Return the distance, the texts (example, position) and the step count."""
+        """Run the search from a start until no change lowers the objective, in at most `most` steps. Return the
+        objective's value, the texts (example, position) and the number of steps. `random` draws the public texts at the
+        start."""
         state, loss = self._start(random)
         wide, steps = False, 0
         while loss > self.exact and steps < most:
@@ -50,11 +52,12 @@ class Search:
 
     @property
     def labels(self) -> Tensor:
-        """(example,): the class numbers of this search."""
+        """Class numbers of the texts in this search, (example,)."""
         return self._fit.targets.argmax(1).cpu()
 
     def first(self, random: np.random.Generator) -> float:
-        """Return the distance of the public texts at a start."""
+        """Return the objective's value at a start, for the best public texts of a random selection; this value compares
+        lists of labels before the search. `random` draws the selection."""
         return self._start(random)[1]
 
     def _moved(self, state: State, texts: Tensor) -> State:
@@ -109,15 +112,21 @@ class Search:
 
 
 def likely(language: Language, texts: Tensor) -> Tensor:
-    """Return the log probability of each token in each place between its neighbours in `texts` (example, position):
-    (example, position, token), up to a constant of a place."""
+    """Score each token at each position by the language model, given its neighbours: log probability (example,
+    position, token), up to a constant for each position. The scores select plausible exchanges.
+
+    - `language`: the language model.
+    - `texts` (example, position): the batch of texts."""
     ids = torch.nn.functional.pad(texts, (1, 1), value=PAD)
     return language.log[ids[:, :-2]] + language.log.mT[ids[:, 2:]]
 
 
 def exchanged(texts: Tensor, scores: Tensor, most: int) -> Tensor:
-    """Exchange single tokens in `texts` (example, position) by `scores` (example, position, token), at most `most`
-    exchanges and 4 in a place: (move, example, position)."""
+    """Propose exchanges of a single token in a batch, those with the highest scores. Return a batch for each proposal,
+    (move, example, position): at most `most`, with at most 4 for each position.
+
+    - `texts` (example, position): the batch.
+    - `scores` (example, position, token): score of each exchange."""
     scores = scores.masked_fill((texts == PAD)[..., None], -torch.inf).scatter(2, texts[..., None], -torch.inf)
     scores[..., PAD] = -torch.inf
     each = scores.topk(min(_EACH, scores.shape[2]), 2)

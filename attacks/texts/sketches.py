@@ -23,8 +23,10 @@ Entry = tuple[int, tuple[int, ...]]
 
 @dataclass(slots=True, kw_only=True)
 class Sketches:
-    """Vectors in place of gradients. A hash keeps scalar products on average. Directions in which the gradients of
-    public texts differ much are then shortened: differences between few texts are seen in other directions."""
+    """Short vectors in place of the gradients of labelled texts in a search, with stored results. A random hash
+    shortens a gradient and keeps scalar products on average. Directions in which public texts differ much are then
+    damped, so that these common differences do not hide others. Call the object with labelled texts to get their
+    vectors (entry, value)."""
 
     fit: Fit
     """Model, weights and reading."""
@@ -44,8 +46,8 @@ class Sketches:
 
     @classmethod
     def of(cls, fit: Fit, key: Key) -> Self:
-        """Prepare the hash that shortens gradients of texts to vectors. `fit` holds the reading (observed update) with
-        which the gradients are compared; `key` draws the hash."""
+        """Prepare the map from gradients to short vectors, and compute the vectors of the reading and of all public
+        texts under every label. `fit` holds the reading (observed update); `key` draws the hash."""
         reading = fit.mismatch.reading
         shapes = {name: tuple(value.shape[1:]) for name, value in fit.observed.items()}
         texts = sorted({tuple(text) for text in reading.public_inputs.cpu().round().long().tolist()})
@@ -77,7 +79,8 @@ class Sketches:
         return torch.stack([self._kept[entry] for entry in entries])
 
     def forget(self, needed: Iterable[Entry]) -> None:
-        """Forget vectors if there are many, except those of public texts and of the entries `needed`."""
+        """Free memory if more than 20 000 vectors are stored: only the vectors of public texts and of the labelled
+        texts `needed` are kept."""
         if len(self._kept) > _MOST:
             self._kept = {entry: self._kept[entry] for entry in (*self.public, *needed)}
 

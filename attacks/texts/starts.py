@@ -18,7 +18,7 @@ _DOUBT = 20.0  # nats between the first texts of two lists of labels: both are t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """The best end of all starts."""
+    """Best result of a search for texts and labels over all its starts."""
 
     loss: float
     """Distance to the reading."""
@@ -33,8 +33,11 @@ class Found:
 
 
 def label_lists(inferred: Tensor, classes: int) -> list[Tensor]:
-    """Return the labels to test: the list `inferred` (example,), and each list with a single other label. Lists with
-    equal counts of the `classes` classes appear once."""
+    """Propose lists of labels for a search, in case the inferred labels have an error: the list itself, and each list
+    with a single other label. Lists with the same number of each class appear once.
+
+    - `inferred` (example,): inferred class numbers.
+    - `classes`: number of classes."""
     lists = {tuple(sorted(inferred.tolist())): inferred}
     for example in range(len(inferred)):
         for label in range(classes):
@@ -80,12 +83,14 @@ def by_labels(fit: Fit, lists: list[Tensor], zero: float, draws: Sequence[np.ran
 
 
 def jointly(fit: Fit, draws: Sequence[np.random.Generator], most: int, key: Key, *, labels_known: bool) -> Found:
-    """Search for all texts behind a mean of gradients together (`Joint`), and for their labels, except with
-    `labels_known`. Each later start keeps half of the best texts.
+    """Search for all texts and labels behind a mean of gradients together, by changes of two texts at once (`Joint`).
+    Each later start keeps half of the best texts so far. Return the best result.
 
+    - `fit`: objective, with the reading and the labels at the start.
     - `draws`: a random generator for each start.
-    - `most`: steps for all starts.
-    - `key`: draws the vectors in place of gradients."""
+    - `most`: total number of steps over all starts.
+    - `key`: draws the hash that shortens gradients (`Sketches`).
+    - `labels_known`: True keeps the labels."""
     joint = Joint(fit, Sketches.of(fit, key), labels_known=labels_known)
     lowest, best, steps, restarts = float("inf"), list[Entry](), 0, -1
     for draw in draws:
