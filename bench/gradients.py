@@ -203,8 +203,9 @@ def _nearly_equal(fast: Tensors, slow: Tensors) -> bool:
 
 
 def bilinear(layer: nn.Module) -> bool:
-    """Return whether the layer's weight gradient is a bilinear map of the layer's input and its output's gradient, in a
-    form that the bench supports: a linear layer, or a convolution without groups and with numeric zero padding."""
+    """Return whether the bench can compute the weight gradient of `layer` from the layer's input and the gradient of
+    its output alone, which is faster than autograd for single examples. This holds for a linear layer, and for a
+    convolution without groups and with numeric zero padding."""
     if "forward" in vars(layer) or "weight" not in dict(layer.named_parameters(recurse=False)):
         return False  # a weight that is computed from other parameters
     return type(layer) is nn.Linear or (
@@ -367,9 +368,9 @@ def convolution_backward(
 
 
 def twice_under_vmap(model: nn.Module, weights: Tensors, inputs: Tensor) -> bool:
-    """Return whether second derivatives of the model's loss are correct under `torch.func.vmap`, by a trial with
-    `inputs` (example, *shape) at the model's `weights`, name → (*parameter shape). False may also mean that the trial
-    cannot be made for this model."""
+    """Return whether an attack may compute second derivatives of the model's loss for many clients at once, by
+    `torch.func.vmap`. A trial with `inputs` (example, *shape) at the model's `weights`, name → (*parameter shape),
+    tests whether they are correct. False may also mean that the trial cannot be made for this model."""
     return not mixes(model) and _uses(model, weights, inputs).under_vmap
 
 

@@ -17,8 +17,8 @@ def possible(device: torch.device | str) -> bool:
 
 @contextmanager
 def aside(device: torch.device) -> Iterator[None]:
-    """Run the kernels of a `with` statement on the stream for recordings: libraries allocate their workspaces for a
-    stream at its first use, which a recording does not permit."""
+    """Warm up code for a recording (`recorded`): the kernels in the `with` statement run on the stream that recordings
+    use. Libraries allocate their workspaces for a stream at its first use, which is not allowed during a recording."""
     side = _stream(device)
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -29,10 +29,10 @@ def aside(device: torch.device) -> Iterator[None]:
 def recorded(
     compute: Callable[[], Output], device: torch.device, generators: Sequence[torch.Generator] = ()
 ) -> tuple[Callable[[], None], Output] | None:
-    """Record the kernels that `compute` launches on `device`, without running them. Return a function that runs them,
-    and the result of `compute`, whose tensors have new values after each run. None if `compute` waits for the device,
-    copies from the host, or lacks memory. `generators` are the device's generators from which `compute` draws: each run
-    continues their streams."""
+    """Record the kernels that `compute` launches on `device` as a CUDA graph, so that they can run again without
+    Python. Return a function that runs them, and the result of `compute`, whose tensors get new values at each run. The
+    recording itself runs no kernel. None if `compute` waits for the device, copies from the host, or lacks memory.
+    `generators` are the device's generators from which `compute` draws: each run continues their streams."""
     graph = torch.cuda.CUDAGraph()
     try:
         for generator in generators:

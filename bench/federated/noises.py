@@ -16,8 +16,8 @@ Added = tuple[Stage, AddedNoise]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeanOver:
-    """Numbers of examples, local steps and clients over which a reading (an observed update) is a mean. Averaging
-    divides the noise variance by these numbers."""
+    """Numbers of examples, local steps and clients that a reading (an observed update) averages over. `total_noise`
+    divides the variance of a defense's noise by these numbers."""
 
     batch: int
     """B, examples per local step."""
@@ -30,16 +30,15 @@ class MeanOver:
 
 
 def total_noise(added: Sequence[Added], scales: Mapping[Stage, float], counts: MeanOver, probe: Tensors) -> Noise:
-    """Return the total noise on a reading (an observed update), in gradient units.
+    """Return the total noise that a defense's transforms add to a reading (an observed update), in gradient units: its
+    distribution and variance, which an adaptive attacker knows. A single Laplace noise stays Laplace; sums and means
+    over several noises count as Gaussian.
 
     - `added`: pairs (stage of the round, noise added at this stage).
     - `scales`: size of a gradient unit at each stage: 1 for gradients, η·L for weight differences after L local steps
       with learning rate η.
-    - `counts`: numbers of examples B, local steps L and clients K over which the reading is a mean; they divide the
-      noise variances.
-    - `probe`: any gradient, which gives the shapes, name → (*shape).
-
-    A single Laplace noise stays Laplace; sums and means over several noises count as Gaussian."""
+    - `counts`: numbers of examples B, local steps L and clients K over which the reading is a mean.
+    - `probe`: any gradient, which gives the shapes, name → (*shape)."""
     shrunk = [
         (stage, replace(noise, variance=_on_reading(stage, noise, scales[stage], counts))) for stage, noise in added
     ]

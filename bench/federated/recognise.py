@@ -37,10 +37,10 @@ class _Trial:
 
 
 def recognised(transform: Transform, probe: Tensors, state: State, context: Context) -> Rule | None:
-    """Return the rule by which a reading (an observed update) shows the random draws of a transform, such as zeros that
-    show a mask; None without such a rule. Attackers use the rule for transforms without a description.
+    """Find out how a reading (an observed update) shows the random draws of a transform without a description, such as
+    a mask by its zeros. An adaptive attacker then simulates the transform by the returned rule. None if no rule holds.
 
-    - `transform`: the transform; None is returned if its class describes itself by `expected`, `simulate`, `noise`,
+    - `transform`: the transform; the result is None if its class describes itself by `expected`, `simulate`, `noise`,
       `log_likelihood` or `log_density`.
     - `probe`: any gradient, which gives each tensor's size, name → (*lead, *shape).
     - `state`: the transform's memory between rounds; `context`: its stage, round and setting.

@@ -29,9 +29,10 @@ def training_of(run: Path, cell: AttackCell) -> TrainingCell | None:
 
 
 def check_replayable(training: TrainingCell, cell: AttackCell) -> None:
-    """Check that a repetition of `training` gives the state of the defense in the attack `cell`. The attack starts at a
-    checkpoint of the training (weights saved in a round); a defense with memory, such as an adapted clip, then has a
-    state. Raises `NotApplicable` if data set, model, number of clients or defense differ."""
+    """Check that repeating `training`, which saved the weights of the attack `cell`, gives the state (memory between
+    rounds, such as an adapted clip) that the cell's defense has at these weights. Raises `NotApplicable` if the data
+    set, the model, the number of clients or the defense differ; a training without a defense may be repeated for any
+    defense."""
     if training.dataset != cell.dataset or training.model != cell.model:
         raise NotApplicable("its state cannot be replayed over a training of other data or another model")
     if training.federated.clients != cell.federated.clients:

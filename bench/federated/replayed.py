@@ -19,9 +19,10 @@ Step = Callable[[Tensor, Tensor, Stages, int], Stages]
 def replayed(
     step: Step, stages: Stages, steps: int, device: torch.device, generators: tuple[torch.Generator, ...]
 ) -> Step:
-    """Return `step` in a form that is faster on a GPU: from the third call on, a CUDA graph of its kernels. Equal to
-    `step` on other devices, for rounds of few `steps`, and for a defense whose `stages` depend on the step's number.
-    `generators` are the device's generators from which the defense draws."""
+    """Make the local steps of a training faster on a GPU: return `step` as a function that records its kernels as a
+    CUDA graph at the third call, and then replays them. The result is `step` itself on other devices, for few local
+    steps (`steps`) in a round, and for a defense whose `stages` depend on the step's number. `generators` are the
+    device's generators from which the defense draws."""
     if not graphs.possible(device) or steps < _FEWEST or not stages.steady:
         return step
     return _Replayed(step, device, generators)

@@ -17,7 +17,8 @@ from bench.rows import flattened, rows, unflattened
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """A transform's code with its state and context; attackers run the code on candidates' gradients."""
+    """A transform's own code, which attackers run on the gradients of candidates (guessed examples), with fixed numbers
+    in place of random draws."""
 
     transform: Transform
     """The transform."""
@@ -39,8 +40,9 @@ class Code:
 
 
 class Rule(Protocol):
-    """Rule by which a reading (an observed update) shows the random draws of a transform, such as zeros that show a
-    mask."""
+    """Rule by which an attacker reads the random draws of a transform without a description from the reading (the
+    observed update), such as a mask from its zeros. `simulate` applies the transform with these draws to a candidate's
+    gradient; for the true gradient, the result equals the reading."""
 
     @property
     def reads(self) -> Shown:
@@ -62,8 +64,8 @@ class Rule(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Rule that simulates a random mask. Coordinates at exact zeros of the reading (the observed update) count as
-    dropped. Other coordinates of the candidate's gradient are multiplied by a factor."""
+    """Rule (see `Rule`) for a random mask, possibly with rescaling. The candidate's gradient is set to zero where the
+    reading (the observed update) is exactly zero; its other coordinates are multiplied by a factor."""
 
     factor: float | None
     """Common factor of all outputs; None: the factor differs between outputs, and comes from the reading."""
@@ -114,8 +116,8 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Equal:
-    """Rule that simulates means over groups of coordinates. Coordinates of a tensor with an equal nonzero value in the
-    reading (the observed update) form a group; each gets the mean of the candidate's gradient over its group."""
+    """Rule (see `Rule`) for means over groups of coordinates. Coordinates of a tensor with an equal nonzero value in
+    the reading (the observed update) form a group; each gets the mean of the candidate's gradient over its group."""
 
     reads: ClassVar[Shown] = "values"
     words: ClassVar[str] = "equal values: means over these coordinates"
@@ -138,8 +140,8 @@ class Equal:
 
 @dataclass(frozen=True, slots=True)
 class Limited:
-    """Rule that simulates a limit on magnitudes. The candidate's gradient is clipped, in each tensor, at the largest
-    magnitude in the reading (the observed update)."""
+    """Rule (see `Rule`) for a limit on magnitudes that the attacker does not know, such as a clip by value. The
+    candidate's gradient is clipped, in each tensor, at the largest magnitude in the reading (the observed update)."""
 
     reads: ClassVar[Shown] = "values"
     words: ClassVar[str] = "a repeated largest magnitude: a limit on magnitudes"
@@ -155,9 +157,9 @@ class Limited:
 
 @dataclass(frozen=True, slots=True)
 class Signs:
-    """Rule that simulates signs with a single magnitude per tensor. The result has the signs of the reading (the
-    observed update). Where the candidate's gradient has the opposite sign, the gradient's value (rescaled if
-    `own_scale` is False) is added to the result, so that the result differs from the reading there."""
+    """Rule (see `Rule`) for a transform that sends signs with a single magnitude per tensor. The result has the signs
+    of the reading (the observed update). Where the candidate's gradient has the opposite sign, its value is added to
+    the result, so that a search can lower the difference; the value is rescaled if `own_scale` is False."""
 
     own_scale: bool
     """True: the transform's code computes the magnitude from the candidate. False: the magnitude is random, and comes
@@ -190,11 +192,13 @@ class Signs:
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """Rule that simulates a rounding to levels, the few values in the output. A coordinate of the reading (the observed
-    update) shows its level, and so the interval of the input between the boundaries to the adjacent levels. If the
-    candidate's coordinate lies in this interval, the result is the level; otherwise the distance from the interval is
-    added. A boundary between adjacent levels a < b lies at a + p·(b - a), with a position p that is known
-    approximately."""
+    """Rule (see `Rule`) for a rounding to levels, the few values in the output. Each coordinate of the reading (the
+    observed update) shows its level, and so an interval in which the true gradient lies. For a candidate's coordinate
+    in this interval, the result is the level; otherwise the distance from the interval is added, so that a search can
+    lower it.
+
+    The interval ends at the boundaries to the adjacent levels. A boundary between levels a < b lies at a + p·(b - a),
+    with a position p that is known approximately."""
 
     boundary: tuple[float, float]
     """Least and greatest possible position p of the boundary between two adjacent levels, in [0, 1]."""
@@ -243,8 +247,9 @@ class Levels:
 
 @dataclass(frozen=True, slots=True)
 class Permuted:
-    """Rule that simulates a permutation within known groups of coordinates. The result places the values of the
-    candidate's gradient so that each group has the same order as in the reading (the observed update)."""
+    """Rule (see `Rule`) for a random permutation within known groups of coordinates. The values of the candidate's
+    gradient are sorted into each group so that they have the same order of size as in the reading (the observed
+    update)."""
 
     groups: Mapping[str, Tensor] = field(repr=False, compare=False)
     """Number of each coordinate's group in its tensor, name → (coordinate,)."""
@@ -271,8 +276,9 @@ def _ordered(value: Tensor, groups: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Nearest:
-    """Rule that simulates a transform with few possible outputs per coordinate. Each coordinate of the result is, among
-    the outputs for fixed draws, the output nearest to the reading (the observed update)."""
+    """Rule (see `Rule`) for a transform with few possible outputs per coordinate. The transform's code runs on the
+    candidate's gradient with several fixed draws; each coordinate takes the output nearest to the reading (the observed
+    update)."""
 
     reads: ClassVar[Shown] = "values"
     words: ClassVar[str] = f"few outputs per coordinate: the nearest of {PARTS} draws"

@@ -24,15 +24,20 @@ def looked_at(seed: int, rounds: int) -> frozenset[int]:
 
 
 def spot(round_: int, undefended: Tensors, shown: Mapping[Stage, Tensors], mean: Tensors, unit: float) -> Spot | None:
-    """Measure the change that each stage of a defense makes to the first client's update in a training, as a squared
-    norm at each interception point. The result is None if a figure is not finite, as in a diverged training.
+    """Measure how much each stage of a defense changes the first client's update in a round of a training. The record
+    keeps the result, to reveal a defense that protects trainings less than the attacked rounds. None if a figure is not
+    finite, as in a diverged training.
+
+    The result holds the squared norm of the change at each interception point after local training, the squared norm of
+    the undefended update, and the cosine between the undefended and the sent update.
 
     - `round_`: number of the round, from 0.
     - `undefended`: updates without the defense, name → (client, *shape).
     - `shown`: stage → updates after the stage, name → (client, *shape); at stage `aggregate`, their mean, name →
       (*shape).
     - `mean`: mean of the updates before stage `aggregate`, name → (*shape).
-    - `unit`: factor from gradient units to the update's units; figures are divided by this factor."""
+    - `unit`: factor from gradient units to the update's units; figures are divided by this factor, squared norms by its
+      square."""
     alone = {name: value[0] for name, value in undefended.items()}
     squares, sent = {}, alone
     for name, point in POINTS.items():

@@ -232,8 +232,8 @@ def _forward(layer: _Layer, x: Tensor, weights: Tensors) -> tuple[Tensor, Tensor
 
 
 def on_gpu(x: Tensor) -> bool:
-    """Return whether `x` lies on a GPU: convolutions are then products with unfolded columns, since a grouped
-    convolution is slow there."""
+    """Return whether `x` lies on a GPU, where the stack computes convolutions as matrix products, because convolutions
+    with a group for each client are slow there."""
     return x.device.type == "cuda"
 
 

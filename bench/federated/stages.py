@@ -74,17 +74,19 @@ class Stages:
 
     @property
     def steady(self) -> bool:
-        """True if no transform inside local training depends on the local step's number (`Transform.steady`)."""
+        """True if no transform inside local training depends on the local step's number (`Transform.steady`), so that
+        all local steps can run as the same recorded program on a GPU."""
         return all(transform.steady for stage in _LOCAL for transform in self.transforms.get(stage, ()))
 
     @property
     def reads_weights(self) -> bool:
-        """True if a transform reads the round's initial weights, equal for all clients (`Transform.reads_weights`)."""
+        """True if a transform reads the round's initial weights (`Transform.reads_weights`); all clients must then
+        receive the same weights."""
         return any(transform.reads_weights for items in self.transforms.values() for transform in items)
 
     def unlinked(self, point: Point) -> bool:
-        """Return whether an observer at the interception point `point` cannot tell which coordinates come from the same
-        client."""
+        """Return whether an attacker at the interception point `point` cannot tell which coordinates come from the same
+        client, as after a shuffling of coordinates between clients."""
         if point.scope is Scope.AGGREGATE:  # a mean has no client
             return False
         return any(t.unlinks for stage in STAGES if point.sees(stage) for t in self.transforms.get(stage, ()))
@@ -97,9 +99,9 @@ class Stages:
 
     @property
     def without_dummies(self) -> Stage | None:
-        """The first stage that excludes a round with dummies (clients that the attacker controls); None without such a
-        stage. There, a transform mixes clients or acts on arrived messages, without leaving out the values that the
-        attacker can subtract (`Transform.allows_dummies`)."""
+        """The first stage at which the defense excludes rounds with dummies (clients that the attacker controls), or
+        None if such rounds are possible. At this stage a transform combines the messages of several clients, but does
+        not leave out the values that an attacker with dummies can subtract (`Transform.allows_dummies`)."""
         for stage in STAGES:
             transforms = [each for each in self.transforms.get(stage, ()) if not each.allows_dummies]
             if any(stage in ("server", "aggregate") or each.mixes_clients for each in transforms):
@@ -218,9 +220,9 @@ class Stages:
         return replace(self, states=states, members=clients)
 
     def joined(self, parts: "tuple[Stages, ...]") -> "Stages":
-        """Return the defense's stages with the clients' states (memory) after local training, joined from chunks of
-        clients that were trained apart. Each of `parts` holds the states of a chunk (from `of`); no client is in two
-        chunks. Transforms after local training keep their states."""
+        """Collect the clients' states (memory) after local training, if chunks of clients were trained apart: return
+        the defense's stages with the states of all chunks. Each of `parts` holds the states of a chunk (from `of`); no
+        client is in two chunks. Transforms after local training keep their states."""
         at = self.positions(tuple(client for part in parts for client in part.members or ()))
         states = dict(self.states)
         for place in (each for each in self.states if self._is_clients(each) and each[0] in _LOCAL):

@@ -27,8 +27,9 @@ Slopes = Mapping[str, float]  # a factor on the identity for each tensor
 
 @dataclass(frozen=True, slots=True)
 class StraightThrough:
-    """Differentiable form of a transform for attackers: the values of the transform's code, with a useful derivative,
-    also where the code's derivative is 0 (such as a rounding)."""
+    """Differentiable form of a defense's transform, by which attackers search for examples. Its values are the outputs
+    of the transform's code, for random code in the mean over draws. Where the code's derivative is useless (0, as for a
+    rounding), the derivative is a multiple of the identity."""
 
     transform: Transform
     """The transform."""
@@ -44,9 +45,13 @@ class StraightThrough:
     def smoothed(
         self, tensors: Tensors, state: State, context: Context, width: float
     ) -> tuple[dict[str, Tensor], State] | None:
-        """Return a gradual version of the transform for candidates' gradients `tensors`, and the next state (memory);
-        None if the transform has no hard decision. `state` and `context` are the transform's memory, and its stage,
-        round and setting. `width` > 0 is the relative width of the transitions (`Transform.smoothed`)."""
+        """Return the output of a gradual version of the transform, in which a hard decision such as a sign becomes a
+        smooth transition, and the next state (memory); None if the transform has no hard decision. A search uses this
+        version for its derivative.
+
+        - `tensors`: candidates' gradients, name → (*lead, *shape).
+        - `state`, `context`: the transform's memory; its stage, round and setting.
+        - `width`: relative width of the transitions, above 0 (`Transform.smoothed`)."""
         stated = self.transform.smoothed(tensors, state, context, width)
         if stated is not None or not self.by_coordinate:
             return stated
@@ -66,8 +71,9 @@ class StraightThrough:
 
 
 def straight_through(transform: Transform, probe: Tensors, state: State, context: Context) -> StraightThrough:
-    """Return the differentiable form of a transform, by which attackers search for examples. Trials on `probe` choose a
-    derivative that predicts small changes.
+    """Make the differentiable form of a transform, with which an attacker's gradient search passes through a defense.
+    The transform's own derivative is taken if it predicts small changes around `probe`, otherwise a multiple of the
+    identity.
 
     - `probe`: any gradient, name → (*lead, *shape).
     - `state`: the transform's memory between rounds; `context`: its stage, round and setting.

@@ -82,13 +82,14 @@ class TrainingJob:
 
     @property
     def at_once(self) -> int:
-        """Number of clients in a chunk on this device."""
+        """Number of clients whose local training runs together in a batch on this device, at most; a round with more
+        clients is split into chunks."""
         return self.chunk if self.device.type == "cpu" else max(self.chunk, _ON_GPU // self.cell.federated.batch)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """A data set on a training's device."""
+    """A data set copied to the GPU of a training, so that its rounds need no copies from the host."""
 
     inputs: Tensor
     """Inputs of the training split, (example, *shape)."""

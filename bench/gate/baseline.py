@@ -82,9 +82,9 @@ def write(path: Path, baseline: Baseline) -> None:
 
 
 def replacing(made: Baseline, earlier: Baseline) -> Baseline:
-    """Return the new baseline `made` with the oldest records of the `earlier` baseline: `earlier.oldest`, or
-    `earlier.records` if this is empty. A later run is compared with these, too, because small worsenings add up. No
-    oldest records are added if they equal the new records, or if protocol versions differ."""
+    """Prepare a new baseline `made` that replaces the `earlier` baseline: add the oldest known records, those of the
+    first baseline. Later runs are also compared with these, because small worsenings, each within the margin, add up.
+    No records are added if they equal the new records, or if protocol versions differ."""
     oldest = earlier.oldest or earlier.records
     protocols = {record.protocol for record in (*made.records, *oldest)}
     return replace(made, oldest=oldest if len(protocols) == 1 and oldest != made.records else ())

@@ -27,8 +27,8 @@ _LEAST, _MOST = -1.0, 3.0  # axis, in margins
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """Result of comparing a metric at a commit, for a defense at an interception point under a condition (data, model
-    and setting)."""
+    """Result of a comparison in the gate's history: how much a metric of a defense worsened at a commit. The metric is
+    measured at an interception point under a condition (data, model and setting)."""
 
     after: float
     """The metric's mean in the run."""

@@ -17,8 +17,9 @@ LEVEL = 0.95  # confidence level for a one-sided bound
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Increase:
-    """Mean increase of a figure between paired items (after - before), with its uncertainty. With fewer than two
-    clusters, the variation is unknown, and the bounds are infinite."""
+    """Estimate of how much a figure increased between two runs on the same items (after - before), as a mean with its
+    uncertainty. The gate decides by its bounds. With fewer than two clusters, the variation is unknown, and the bounds
+    are infinite."""
 
     estimate: float
     """Mean of after - before."""
@@ -59,11 +60,11 @@ class Increase:
 
 
 def of_numbers(after: ArrayLike, before: ArrayLike, clusters: ArrayLike) -> Increase:
-    """Estimate the mean increase of a figure from `before` to `after`, both (pair,). `clusters` (pair,) gives the
-    cluster of each pair, such as its weight seed.
+    """Estimate the mean increase of a figure, such as a PSNR, from `before` to `after`, both (pair,). `clusters`
+    (pair,) gives the cluster of each pair, such as its weight seed: pairs in a cluster are dependent.
 
-    The variance is linearised for a ratio of cluster sums, times G/(G - 1) for G clusters (Cochran 1977, §9A.2), with G
-    - 1 degrees of freedom. Raises `ValueError` without pairs, or for non-finite figures."""
+    The variance comes from the sums in each cluster, times G/(G - 1) for G clusters (linearised for a ratio, Cochran
+    1977, §9A.2), with G - 1 degrees of freedom. Raises `ValueError` without pairs, or for non-finite figures."""
     increases = np.asarray(after, np.float64) - np.asarray(before, np.float64)
     if increases.ndim != 1 or not len(increases) or not np.isfinite(increases).all():
         raise ValueError(f"expected finite figures of the same pairs, got {increases.shape}")
@@ -94,9 +95,9 @@ def of_shares(after: ArrayLike, before: ArrayLike, clusters: ArrayLike) -> Incre
 
 
 def holm(p_values: Sequence[float], level: float = LEVEL) -> list[tuple[float, float]]:
-    """Correct several tests by Holm's step-down method (1979): return for each p-value the adjusted p-value, and the
-    confidence level for its bound. A hypothesis of no increase is rejected if the adjusted p-value is at most 1 -
-    `level`: exactly then, the lower bound at the returned level is above zero.
+    """Correct the p-values of several comparisons for their number, by Holm's step-down method (1979). Return for each
+    p-value the adjusted p-value, and the confidence level for its one-sided bound. A comparison shows an increase if
+    its adjusted p-value is at most 1 - `level`; exactly then, the lower bound at the returned level is above zero.
 
     The k-th smallest of the m `p_values` is multiplied by m - k + 1; adjusted p-values never decrease. After the first
     test without rejection, all tests use its confidence level (smaller factors would be Hochberg's step-up, 1988,

@@ -19,14 +19,14 @@ NO_WORDS: Asked = {}  # of a run whose matrix is unknown: cells pair by id only
 
 
 def partners(old: Mapping[str, AnyCell], new: Mapping[str, AnyCell], asked: Asked) -> dict[str, str]:
-    """Pair the cells (experiments) of a baseline with the cells of a run. Return a map from the id of a cell in `old`
-    to the id of its partner in `new`; cells without a partner are left out.
+    """Pair each cell (an experiment) of a baseline with the same cell of a later run, also if a changed default gave it
+    another id. Return a map from ids in `old` to ids in `new`; cells without a partner are left out. Two cells pair if
+    they are equal except for parameters that the run's matrix file does not set.
 
     - `old`, `new`: id → cell, of the baseline and of the run.
-    - `asked`: parameters that the run's matrix file sets: (axis, entry with all its parameters as text) → names of the
-      set parameters. If the file writes the same entry in several ways, such as with and without a default, each way
-      has its own tuple of names. An entry is an attack, defense, data set or model. Parameters that the matrix file
-      does not set may differ within a pair."""
+    - `asked`: parameters that the matrix file sets: (axis, entry with all its parameters as text) → names of the set
+      parameters, a tuple for each way in which the file writes the entry. An entry is an attack, defense, data set or
+      model."""
     found = {id_: id_ for id_ in old.keys() & new.keys()}
     earlier = {id_: id_ for id_ in found}  # id of a later cell → id of its partner
     waiting: dict[str, list[str]] = {}
@@ -56,10 +56,12 @@ def partners(old: Mapping[str, AnyCell], new: Mapping[str, AnyCell], asked: Aske
 
 
 def is_asked_for(cell: AnyCell, asked: Asked) -> bool:
-    """Return whether the run's matrix file asks for the cell (an experiment). `asked` holds the parameters that the
-    matrix file sets, by entry (attack, defense, data set or model): (axis, entry with all its parameters as text) →
-    names of the set parameters, a tuple for each way in which the file writes the entry. The result is False if the
-    file has the cell's entry only with other parameters, as after a change of defaults."""
+    """Return whether the run's matrix file still asks for the cell (an experiment), so that old records in the run
+    folder are not compared. The result is False if the file has an entry of the cell (its attack, defense, data set or
+    model) only with other parameters, as after a change of defaults.
+
+    `asked` holds the parameters that the matrix file sets: (axis, entry with all its parameters as text) → names of the
+    set parameters, a tuple for each way in which the file writes the entry."""
     named = {(axis, text.partition("(")[0]) for axis, text in asked}
     return not any(
         (axis, entry.name) in named and (axis, str(entry)) not in asked for axis, entry, _ in _entries(cell, cell)

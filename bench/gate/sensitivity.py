@@ -15,13 +15,12 @@ _TRIALS, _POWER = 200, 0.8  # random places of the leaks; share of these trials 
 
 
 def sees(verdict: Verdict) -> dict[str, float]:
-    """Return the smallest worsening that the regression gate can detect for each metric, metric → worsening. A passed
-    gate excludes larger worsenings. `verdict` holds the comparisons; the result is the largest value over all defenses
-    and interception points.
+    """Return how small a worsening the regression gate can detect with the readings and examples of this comparison,
+    metric → worsening; the largest value over all defenses and interception points. `verdict` holds the comparisons.
 
     For a figure that worsens equally in all readings (observed updates), such as the SNR, the value is the metric's
-    margin. For a share of examples, the value is the smallest increase that the gate calls weaker in at least 80 % of
-    trials, in which the new leaks fall on random examples. Comparisons in which every example already leaks are left
+    margin. For a share of examples, the value is the smallest increase that the gate would call weaker in at least 80 %
+    of trials, if the new leaks fall on random examples. Comparisons in which every example already leaks are left
     out."""
     level = 1 - (1 - LEVEL) / max(1, len(verdict.comparisons))
     least: dict[str, float] = {}

@@ -34,7 +34,7 @@ _Subject = tuple[str, str, str]  # condition's title, defense, point
 
 @dataclass(frozen=True, slots=True)
 class Nearest:
-    """Nearest reconstruction of an example by any attack that reads the gradient."""
+    """An example's reconstruction that is nearest to the truth, over all attacks of a run that read the gradient."""
 
     record: Record
     """The record with the reconstruction."""
@@ -50,7 +50,8 @@ class Nearest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Victim:
-    """Example whose nearest reconstruction came nearer to the truth through a change of the code."""
+    """Example for the gate's picture, with its nearest reconstructions in the baseline and in the run: a change of the
+    code brought the reconstruction nearer to the truth."""
 
     subject: _Subject
     """Condition's title, defense, interception point."""

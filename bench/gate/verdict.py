@@ -187,13 +187,14 @@ def verdict(
     changes: Sequence[str] = (),
     asked: Asked = NO_WORDS,
 ) -> Verdict:
-    """Compare two runs with the same configurations; return the verdict of the regression gate.
+    """Compare two runs with the same configurations, before and after a change of the code; return the verdict of the
+    regression gate, whether a defense has become weaker.
 
     - `before`, `after`: records (results of experiments) of the earlier and of the later run.
     - `margins`: metric → smallest worsening that counts; they replace the defaults. None keeps all defaults.
     - `changes`: code changes in words, stored in the verdict.
-    - `asked`: parameters that the matrix file sets, by entry (attack, defense, …); empty: records are paired only by
-      id.
+    - `asked`: parameters that the matrix file sets, by which cells with a changed default are paired
+      (`bench.gate.pairing.partners`); empty: records are paired only by id.
 
     Raises `BenchError` for an unknown metric, a margin not above zero, and differing protocol versions."""
     allowed = {name: metric.margin for name, metric in GATE_METRICS.items()} | dict(margins or {})

@@ -28,7 +28,8 @@ def python() -> Finding:
 
 
 def dependencies() -> list[Finding]:
-    """Return a finding for each declared dependency, except extras."""
+    """Check the installed version of each dependency that the bench declares, except extras; return a finding for
+    each."""
     items = map(Requirement, metadata.requires(DISTRIBUTION) or ())
     return [dependency(item) for item in items if item.marker is None or item.marker.evaluate({"extra": ""})]
 

@@ -112,8 +112,9 @@ class Isolation:
     def train(
         self, cell: TrainingCell, context: RunContext, memory: Memory, on_progress: OnProgress
     ) -> tuple[TrainingResult, TrainingCost]:
-        """Run the training of the cell (experiment) in a plug-in process. Return the result, and the time cost of the
-        defense. This process then measures the accuracy of the last tested checkpoint.
+        """Run the training of the cell (experiment) in a plug-in process. Return the result, such as accuracy and ε by
+        round, and the time cost of the defense. Afterwards this process measures the accuracy of the last tested
+        checkpoint itself, because plug-in code may report a wrong accuracy.
 
         - `context`: the run's folders, device and limits.
         - `memory`: values kept between cells, such as data sets.
