@@ -63,8 +63,8 @@ class Point:
         return self.scope in (Scope.UPDATE, Scope.AGGREGATE)
 
     def sees(self, stage: Stage) -> bool:
-        """Return whether a reading (an observed update) at this point shows the result of a defense at `stage`. True if
-        the stage is not later than the point in the round."""
+        """Return whether a defense at `stage` changes the readings (observed updates) at this interception point: True
+        if the stage is not later than the point in the round."""
         return STAGES.index(stage) <= STAGES.index(self.after)
 
 

@@ -28,15 +28,16 @@ def unflattened(vectors: Tensor, tensors: Tensors, lead: int) -> dict[str, Tenso
 
 def median(values: Tensor) -> Tensor:
     """Return the lower median of each row: (row, value) → (row,); NaN values do not count, a row of NaN gives NaN.
-    Equal to `nanmedian`, whose form with positions CUDA refuses under deterministic algorithms."""
+    Replaces torch's `nanmedian` with positions, which CUDA refuses under deterministic algorithms."""
     ordered = values.sort(1).values  # NaN last
     middle = (values.isnan().logical_not().sum(1) - 1).clamp_min(0) // 2
     return ordered.gather(1, middle[:, None])[:, 0]
 
 
 def kth_smallest(values: Tensor, k: int) -> Tensor:
-    """Return the `k`-th smallest of the `values` in each row, counted from 1: (*lead, value) → (*lead, 1). Equal to
-    `kthvalue`, which CUDA refuses under deterministic algorithms; a sort takes four times as long."""
+    """Return the `k`-th smallest of the `values` in each row, counted from 1: (*lead, value) → (*lead, 1). Under
+    deterministic algorithms CUDA refuses torch's `kthvalue`; a sort, which takes four times as long, then gives the
+    same values."""
     if torch.are_deterministic_algorithms_enabled():
         return values.sort(-1).values[..., k - 1 : k]
     return values.kthvalue(k, dim=-1, keepdim=True).values

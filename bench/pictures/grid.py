@@ -36,9 +36,8 @@ def grid(truth: Floats, guess: Floats, kind: Kind) -> Image.Image | None:
 
 
 def alike(truth: Floats, guess: Floats) -> bool:
-    """Check the arrays for a picture of true examples and reconstructions: return True if `truth` and `guess` hold
-    examples, False if they are empty. Raises `ValueError` unless both have the same shape (reading, example,
-    *shape)."""
+    """Check that `truth` and `guess`, true examples and reconstructions (reading, example, *shape), can be drawn as
+    pairs: return True if they hold examples, False if they are empty. Raises `ValueError` for differing shapes."""
     if truth.shape != guess.shape or truth.ndim < 3:
         raise ValueError(
             f"truth and reconstruction must be (reading, example, *shape) alike, got {truth.shape} and {guess.shape}"

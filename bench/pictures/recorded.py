@@ -51,8 +51,8 @@ def texts_of(run: Path, record: Record) -> list[Words]:
 
 
 def tokens(run: Path, record: Record) -> tuple[str, ...]:
-    """Return the token of each id for a `record` of texts, from the run folder `run`; empty for other kinds of data,
-    and for a run folder without the vocabulary."""
+    """Return the vocabulary for a `record` of texts, the token of each id, to show texts in words; saved in the run
+    folder `run`. Empty for other kinds of data, and for a run folder without the vocabulary."""
     if record.attack is None or record.attack.data != TEXT.name:
         return ()
     return read(run, record.cell.dataset.sha256)

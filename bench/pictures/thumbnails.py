@@ -21,7 +21,7 @@ _GAP = 1  # pixels, between examples
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thumbnail:
-    """WebP image of true examples above their reconstructions."""
+    """Small WebP image of true examples above their reconstructions, for a page with many pictures."""
 
     webp: bytes
     """Content of the file."""

@@ -89,8 +89,8 @@ def guess_parts(text: Words) -> Parts:
 
 
 def wrapped(parts: Parts, width: float) -> list[Parts]:
-    """Divide `parts` into lines of at most `width` pixels, each with at least a token; a line without tokens if `parts`
-    is empty."""
+    """Break a text for a picture into lines: divide the coloured tokens `parts` into lines of at most `width` pixels,
+    each with at least a token. Empty `parts` give a line without tokens."""
     lines: list[Parts] = [[]]
     for part in parts:
         if lines[-1] and length([*lines[-1], part]) > width:

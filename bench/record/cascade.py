@@ -18,7 +18,7 @@ Leaked = Mapping[tuple[int, int], bool]  # (reading, example) → whether it cam
 
 def left(cell: AttackCell, run: Path) -> tuple[int, ...]:
     """Return the numbers of the readings (observed updates) that the attack `cell` (an experiment) must attack. In a
-    cascade, a chain of attacks, these are the readings with an example that the earlier attacks did not reconstruct;
+    cascade (attacks in a fixed order), these are the readings with an example that no earlier attack reconstructed;
     outside cascades, all readings. The earlier attacks' records are in the run folder `run`. Raises `BenchError` for an
     earlier attack without a record."""
     return left_by(cell, (_of_run(run, before) for before in cell.after))

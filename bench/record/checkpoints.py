@@ -89,8 +89,8 @@ def locate(run: Path, weights: Weights) -> WeightsSource:
 
 
 def training_id(cell: AnyCell) -> str | None:
-    """Return the id of the training that saved the weights of an attack cell. None for training cells, and for weights
-    that are no checkpoint."""
+    """Return the id of the training (cell) that must run before an attack cell, because the attack uses a checkpoint of
+    this training. None for training cells, and for weights that are no checkpoint."""
     if isinstance(cell, AttackCell) and isinstance(cell.weights, CheckpointWeights):
         return cell.weights.training
     return None
@@ -147,8 +147,9 @@ def read_about(path: Path) -> dict[str, Any]:
 
 
 def outside_precision(value: Tensor) -> Tensor:
-    """Return the entries of the weight tensor `value` whose squares leave single precision (NaN, infinity, or beyond
-    1.8e19), as in a diverged training; empty for usable weights."""
+    """Find the values that make the weights of a diverged training useless: return the entries of the weight tensor
+    `value` that are NaN, infinite, or beyond 1.8e19, so that squares exceed single precision. Empty for usable
+    weights."""
     single = value.detach().float()
     return single[~single.square().isfinite()]
 

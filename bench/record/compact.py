@@ -51,8 +51,9 @@ def for_board(record: Record) -> Record:
 
 
 class Interner:
-    """Function object that reduces a record for a board (results table): it maps a record to the record with the needed
-    fields only. Equal parts of records (attacks, defenses, code hashes, machines) are kept only once in memory."""
+    """Function that shortens records for a board (results table), so that thousands of records fit in memory: it maps a
+    record to a record with the needed fields only. Equal parts of records (attacks, defenses, code hashes, machines)
+    are kept only once."""
 
     def __init__(self) -> None:
         self._seen: dict[Any, Any] = {}

@@ -27,8 +27,8 @@ Left = tuple[int, ...]  # readings that a cascade left, by number
 
 @cache
 def own() -> Code:
-    """Return the hash over the bench's source files that compute results, with the package's version. An editable
-    install and a wheel have equal hashes."""
+    """Return the bench's version as a `Code`: the hash over all source files that compute results, and the package's
+    version. An editable install and a wheel have equal hashes. A record with another hash is out of date."""
     return Code(origin=registry.DISTRIBUTION, version=__version__, protocol=PROTOCOL, sha256=_hash(_core()))
 
 
@@ -105,9 +105,9 @@ def _core() -> Mapping[str, Path]:
 
 @cache
 def reached(module: str, file: Path) -> Mapping[str, Path]:
-    """Return the code that a fingerprint (hash) covers, as module name → file: `module`, and all local modules that it
-    reaches by imports, also inside functions. `file` is the file of `module`. Python's library and installed packages
-    are not local."""
+    """Find all source files whose change may change an entry's results, for the entry's hash: module name → file. These
+    are `module` and all local modules that it imports, directly or through others, also inside functions. `file` is the
+    file of `module`. Python's library and installed packages are not local."""
     files, waiting = {module: file}, [module]
     while waiting:
         name = waiting.pop()

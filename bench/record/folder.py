@@ -21,7 +21,8 @@ _FOLDERS = ("records", "arrays", "weights", "pictures", "hung", "kept", "submiss
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockHolder:
-    """The process that uses a run folder."""
+    """The process that holds, or last held, the lock of a run folder; an error message names this process, because only
+    one run may write to a folder."""
 
     __pydantic_config__ = ConfigDict(strict=True, allow_inf_nan=False)
     pid: int

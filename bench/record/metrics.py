@@ -18,7 +18,8 @@ NAMED_LIST = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """A metric's name, direction, unit and range."""
+    """A metric of reconstructions, such as PSNR: its name, direction, unit and range, by which tables format and
+    compare the values."""
 
     name: str
     """Name of the field in `ExampleScore`."""
@@ -45,8 +46,8 @@ class Metric:
 
     @property
     def failed(self) -> float:
-        """Value of a failed example in a median, worse than any number: minus infinity if higher values are better,
-        otherwise infinity."""
+        """Value that a failed example (without reconstruction) gets in a median, worse than any number: minus infinity
+        if higher values mean more similar examples, otherwise infinity."""
         return -inf if self.better == "higher" else inf
 
 

@@ -20,7 +20,8 @@ def with_params(name: str, params: Mapping[str, Any]) -> str:
 
 
 def attack_name(cell: AttackCell) -> str:
-    """Return the attack's name with its parameters, and with the attacker's knowledge of the defense unless plain."""
+    """Return the attack's name for tables, with its parameters. The attacker's knowledge of the defense follows unless
+    plain, such as `cpl · adaptive`."""
     return entry_text(cell.attack) + ("" if cell.knowledge == "plain" else f" · {cell.knowledge}")
 
 

@@ -40,7 +40,7 @@ Arrays = dict[str, NDArray[Any]]
 def read_npz(
     path: Path, *, limit: int = LIMIT, names: re.Pattern[str] = _PLAIN, content: bytes | None = None
 ) -> Arrays:
-    """Read an untrusted `.npz` file as name → array, without pickle.
+    """Read an `.npz` file from a stranger as name → array, without pickle, so that no code in the file runs.
 
     - `limit`: largest total size in bytes.
     - `names`: pattern of the allowed array names.

@@ -228,7 +228,8 @@ class Summary(_Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Distortion(_Strict):
-    """Change of the readings (observed updates) by the defense, measured against undefended readings."""
+    """Strength of the defense as seen in the readings (observed updates): their difference from the same readings
+    without the defense."""
 
     snr_db_median: float | None = None
     """Median signal-to-noise ratio over the readings, dB, at most 120 (unchanged)."""
@@ -240,9 +241,10 @@ class Distortion(_Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelfCheck(_Strict):
-    """Check of the attack by its objective, a distance between gradients: at the true examples, and at random public
-    examples. Distances are means over the readings (observed updates), in the attack's units; None for attacks without
-    an objective."""
+    """Test whether the attack's objective, a distance between gradients, could lead to the truth at all: the distance
+    must be smaller at the true examples than at random public examples. If not, a low success rate says little about
+    the defense. Distances are means over the readings (observed updates), in the attack's units; None for attacks
+    without an objective."""
 
     distance_at_truth: float | None = None
     """Mean over the readings of the attack's objective at the true examples."""
@@ -257,7 +259,8 @@ class SelfCheck(_Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttackConditions(_Strict):
-    """Conditions during the attack: weights, model mode, gradient norm, knowledge about the defense."""
+    """Circumstances of an attack that explain its success rate: the attacked weights, the model's mode, the gradient's
+    norm, and the attacker's knowledge of the defense."""
 
     weights_norm: float | None = None
     """L2 norm over all weights of the attacked model."""
@@ -288,7 +291,8 @@ class AttackConditions(_Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Privacy(_Strict):
-    """Guarantees of differential privacy for a cell (experiment): values of ε by several accounting conventions."""
+    """Guarantees of differential privacy that a defense gives in a cell (experiment): values of ε, one for each rule of
+    accounting (convention), and the main ε for tables."""
 
     epsilon: float | None = None
     """Main ε: for a training the first with convention `valid`, for an attack the ε at the interception point."""
@@ -311,8 +315,8 @@ class Privacy(_Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory(_Strict):
-    """Progress of an attack: the least loss so far at some evaluation counts, as a median over the readings (observed
-    updates)."""
+    """Learning curve of an attack: the least loss so far after some numbers of evaluations, as a median over the
+    readings (observed updates)."""
 
     losses: tuple[float | None, ...]
     """Median of the least loss after each number in `evaluations`, in the attack's units."""
@@ -387,8 +391,8 @@ class AttackResult(_Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BayesianRound(_Strict):
-    """Bayesian ε (for data like the training data) after a training round, together with the ε of the moments
-    accountant (for all data) for comparison."""
+    """ε after a training round by Bayesian accounting, whose guarantee holds for data like the training data. For
+    comparison, also the ε of the moments accountant, which holds for all data."""
 
     round: int
     """Number of rounds so far."""
@@ -400,8 +404,8 @@ class BayesianRound(_Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BayesianResult(_Strict):
-    """Bayesian accounting of a training at each level, a protected unit: `instance` (an example), `client` (by the
-    noise on updates), or `joint` (a client, by the noise on updates and in local steps)."""
+    """ε of a training by Bayesian accounting, for three protected units (levels): `instance` (an example), `client` (by
+    the noise on updates), and `joint` (a client, by the noise on updates and in local steps)."""
 
     by_round: dict[str, tuple[BayesianRound, ...]]
     """Level → ε after each tested round."""
@@ -413,7 +417,9 @@ class BayesianResult(_Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spot(_Strict):
-    """Change that the defense made to the first client's update in a training round, in gradient units."""
+    """Strength of the defense in a single training round: the change that the defense made to the first client's
+    update, in gradient units. A training measures some rounds, unknown to the defense, to reveal a defense that
+    protects the training less than the attacked rounds."""
 
     round: int
     """Round number, from 0."""
@@ -455,7 +461,8 @@ class TrainingResult(_Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingCost(_Strict):
-    """Time measurements during a training."""
+    """Time that a training took per round and per local step, with and without the defense; `overhead` is the defense's
+    cost in the tables."""
 
     seconds_per_round: float | None = None
     """Wall time per round, s."""
@@ -521,7 +528,8 @@ class Environment(_Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Code(_Strict):
-    """Version of the code of bench, or of an attack, defense, data set or model."""
+    """Version of the code that gave a result: of the bench, or of an attack, defense, data set or model. After a change
+    of the code, the result is computed again."""
 
     origin: str
     """Name of the distribution; for a plug-in, its file name."""

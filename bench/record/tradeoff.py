@@ -24,8 +24,8 @@ _STRICT = {"extra": "forbid", "allow_inf_nan": False}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leaked:
-    """Share of leaked examples at a strength of the defense. A leaked example is named (picked by the attacker among
-    candidates) or reconstructed."""
+    """A point of a trade-off curve: the share of leaked examples at a strength of the defense. A leaked example is
+    named (picked by the attacker among candidates) or reconstructed."""
 
     __pydantic_config__ = _STRICT
     value: float | None
@@ -40,9 +40,10 @@ class Leaked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtLevel:
-    """Figures of a defense at the strength calibrated for a level. A level is an upper bound on the share of named
-    examples, which the attacker picks among candidates (`L3`: of reconstructed examples, in every field). Strengths are
-    chosen on the tuning victims; the figures are measured on the scoring victims, other attacked examples."""
+    """Figures of a defense at the strength that just meets a level: strength, leakage, test accuracy and ε. A level is
+    the largest permitted share of named examples, which the attacker picks among candidates (`L3`: of reconstructed
+    examples, in every field). Strengths are chosen on the tuning victims; the figures are measured on the scoring
+    victims, other attacked examples."""
 
     __pydantic_config__ = _STRICT
     level: str
@@ -88,12 +89,14 @@ class AtLevel:
 
     @property
     def leaks_later(self) -> bool:
-        """True if, at trained weights, the share of leaked examples is significantly above the level's limit `most`."""
+        """True if the strength, chosen at untrained weights, is too weak later in the training: at trained weights, the
+        share of leaked examples is significantly above the level's limit `most`."""
         return self.trained is not None and self.most is not None and self.trained[1] > self.most
 
     @property
     def proved(self) -> bool:
-        """True if ε proves the level (a limit on named examples) for any attacker."""
+        """True if ε bounds the share of named examples by the level's limit `most`, for any attacker with one reading
+        (observed update)."""
         return self.ceiling is not None and self.most is not None and self.ceiling <= self.most
 
 
@@ -118,8 +121,9 @@ class Reconstructed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """Figures of a defense family for a listener. A family is a defense at all its strengths; a listener is an attacker
-    at an interception point. Named examples are those that the attacker picks among candidates."""
+    """Trade-off of a defense family for a listener, a row of the board: leakage by strength, and the figures at each
+    level. A family is a defense at all its strengths; a listener is an attacker at an interception point. Named
+    examples are those that the attacker picks among candidates."""
 
     __pydantic_config__ = _STRICT
     dataset: str
@@ -205,12 +209,14 @@ _TRADEOFF = TypeAdapter(Tradeoff)
 
 
 def federation(dataset: str, model: str) -> str:
-    """Return the key of a federation in `Tradeoff.undefended`: the names of `dataset` and `model` as a single text."""
+    """Return the key of a data set and model in `Tradeoff.undefended`: the names of `dataset` and `model` as a single
+    text."""
     return f"{dataset} · {model}"
 
 
 def codes(tradeoff: Tradeoff) -> str:
-    """Return the fingerprints (hashes) of the code behind the rows of a trade-off, shortened, as text."""
+    """Return the fingerprints (hashes) of the code behind the rows of a trade-off, shortened, as a text for the page of
+    the trade-off."""
     return ", ".join(sorted({(row.code or "unknown")[:12] for row in tradeoff.rows}))
 
 

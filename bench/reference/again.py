@@ -11,8 +11,8 @@ from bench.reference.store import of_defense
 
 @dataclass(slots=True)
 class Again:
-    """Agreement of repeated records with the shipped records of the same cells (experiments), for a defense or an
-    attack."""
+    """Comparison of repeated cells (experiments) with the shipped results of the same cells, for a defense or an
+    attack: the number of equal records, and the differing records."""
 
     equal: int = 0
     """Number of records with equal status, leaked examples and array hashes."""
@@ -31,8 +31,10 @@ class Again:
 def compared(
     now: Iterable[Record], before: Iterable[Record], by: Callable[[Record], str] = of_defense
 ) -> dict[str, Again]:
-    """Compare repeated records (`now`) with shipped records (`before`) of the same ids. Return a map from defense or
-    attack to the agreement; `by` gives the defense or attack of a record, as text."""
+    """Compare a repetition with the shipped results, cell by cell (experiment). Return defense or attack → agreement.
+
+    - `now`, `before`: repeated and shipped records; records with equal ids are compared.
+    - `by`: function from a record to the name of its defense or attack."""
     old = {record.id: record for record in before}
     rows: dict[str, Again] = {}
     for record in now:

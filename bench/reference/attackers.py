@@ -48,8 +48,9 @@ class Ranked:
 
 
 def unranked(run: Path) -> str | None:
-    """Return the reason why the attacks in the run folder `run` are not compared with the shipped attacks. The text is
-    empty if they are compared; the result is None if the run is not of the suite `attacks`."""
+    """Return the reasons why the attacks in the run folder `run` cannot be ranked among the shipped attacks: an empty
+    text for a rankable run of the suite `attacks`, otherwise the changes to the suite. None if the run is of no such
+    suite."""
     try:
         about = json.loads((run / f"suite-{ATTACKS}.json").read_text("utf-8"))
         return "" if about["ranked"] is True else "; ".join(map(str, about["why_not"]))
@@ -58,10 +59,12 @@ def unranked(run: Path) -> str | None:
 
 
 def ranked(mine: Iterable[Record] = (), *, without: str = "") -> Ranked | None:
-    """Return a ranked table of attacks by conditions (data, model and setting), from a run's records `mine` and the
-    shipped records; None without attack records. A run's record counts if a shipped record has the same cell
-    (experiment), apart from attack and attacked examples. `without` is a reason to omit the shipped records; an empty
-    text includes them."""
+    """Rank a run's attacks among the shipped attacks: return tables of attacks by conditions (data, model and setting);
+    None without attack records.
+
+    - `mine`: the run's records. A record counts if a shipped record has the same cell (experiment), apart from attack
+      and attacked examples.
+    - `without`: reason to omit the shipped records; an empty text includes them."""
     shipped = tuple(store.read(VERSION)) if not without and VERSION in store.versions() else ()
     why = without if without or shipped else f"this package has no reference results of {VERSION} yet"
     published = [cell for _, cell in _attacks(shipped)]

@@ -35,9 +35,10 @@ class Joined:
 
 
 def joined(version: str, mine: Iterable[Record] = ()) -> Joined:
-    """Return the board (table of defenses) of the suite `version` (a fixed set of experiments), from the shipped
-    reference results and a run's records. A record in `mine` counts if its defense is not in the reference, and the
-    reference has the same cell (experiment) with another defense."""
+    """Rank a run's new defenses among the published defenses: return the board (table of defenses) of the suite
+    `version` (a fixed set of experiments), from the shipped reference results and the run's records `mine`. A record in
+    `mine` counts if its defense is not in the reference, and the reference has the same cell (experiment) with another
+    defense."""
     shipped = store.read(version)
     cells = {same(record.cell) for record in shipped}
     known = {entry_text(record.cell.defense) for record in shipped}

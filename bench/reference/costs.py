@@ -59,10 +59,15 @@ def _changes_examples(defense: Entry) -> bool:
 
 
 def span(records: Iterable[Record], cells: Iterable[AnyCell], *, alone: bool = False) -> tuple[float, float] | None:
-    """Return the least and the greatest CPU seconds that `cells` (experiments) may take: the times of published
-    defenses in `records` for the same cells with another defense. The result is None if no published defense has
-    records of all cells of a defense. `alone` True: the run has no undefended cells, so that reconstructions which
-    published defenses reused from undefended cells count with their full time."""
+    """Return a range for the time of a run of a suite (a fixed set of experiments) with a new defense: the least and
+    the greatest CPU seconds that published defenses took for the same cells.
+
+    - `records`: records of the published defenses.
+    - `cells`: the run's cells (experiments).
+    - `alone`: True for a run without undefended cells; reconstructions that published defenses reused from undefended
+      cells then count with their full time.
+
+    None if no published defense has records of all cells of a defense."""
     wanted: dict[str, dict[str, None]] = {}  # defense → cells, in order
     for cell in cells:
         wanted.setdefault(str(cell.defense), {})[same(cell)] = None
@@ -89,9 +94,8 @@ def _taken(records: Iterable[Record], *, alone: bool) -> Iterator[tuple[Record, 
 
 
 def same(cell: AnyCell) -> str:
-    """Return a key (text) of a cell (experiment) without the defense, and without earlier attacks in a cascade:
-    cells that differ only in the defense have equal keys, so a new defense's cell finds the published defenses'
-    times."""
+    """Return a key (text) by which a new defense's cell (experiment) finds the published defenses' results and times.
+    Cells that differ only in the defense, or in the earlier attacks of a cascade, have equal keys."""
     changes: dict[str, object] = {"defense": _ANY}
     if isinstance(cell, AttackCell):
         changes["after"] = ()
@@ -121,8 +125,8 @@ def expected_of_attacks(records: Iterable[Record]) -> Callable[[AnyCell], float 
 
 
 def any_attack(cell: AttackCell) -> str:
-    """Return a key (text) of a cell (experiment) without the attacker and the sample of attacked examples: cells
-    that differ only in these have equal keys, so a new attack's cell finds the published attacks' times."""
+    """Return a key (text) by which a new attack's cell (experiment) finds the published attacks' results and times.
+    Cells that differ only in the attacker or in the sample of attacked examples have equal keys."""
     return _published(cell).model_copy(update={"attack": _ANY, "knowledge": "plain", "after": ()}).canonical()
 
 

@@ -10,9 +10,10 @@ from bench.reference import store
 
 
 def strips_of(records: Iterable[Record], folders: Mapping[str, Path], version: str | None) -> dict[str, bytes]:
-    """Return strips of images for a board (table of defenses), key → WebP: for each defense in `records` a strip of
-    reconstructed images, and with the key `victims` a strip of the true images. The strips come from the reference
-    results `version` (None: no reference), and from `folders`, cell id → run folder."""
+    """Return small images for a board (table of defenses), key → WebP: for each defense in `records` a strip of its
+    reconstructed images, and with the key `victims` a strip of the true images. The strips of published defenses come
+    from the reference results `version` (None: no reference); all others are drawn from the run `folders`, cell id →
+    run folder."""
     records = tuple(records)
     names = (VICTIMS_NAME, *dict.fromkeys(entry_text(record.cell.defense) for record in records))
     return {**(store.strips(version, names) if version else {}), **strips(records, folders)}

@@ -100,7 +100,8 @@ def slug(setting: str) -> str:
 
 
 def lines(records: Iterable[Record]) -> list[str]:
-    """Return `records` as lines of compact JSON without default values, sorted by id."""
+    """Convert `records` to lines of text for a compressed reference file: compact JSON without default values, sorted
+    by id."""
     return [
         dumps(_rounded(short_json(record)), sort_keys=True, allow_nan=False, separators=(",", ":"))
         for record in sorted(records, key=lambda record: record.id)

@@ -5,8 +5,8 @@ from bench.registry import entries as registry
 
 
 def stages(defense: str) -> tuple[object, ...]:
-    """Return the stages (places in the federated round) at which the defense with the name `defense` acts, from the
-    class attribute `stages` in the source text, without import; empty for an unknown defense."""
+    """Return the stages (places in the federated round) at which a defense acts, without running the defense's code:
+    the class attribute `stages` is read from the source text. `defense` is the name; empty for an unknown defense."""
     try:
         claimed = registry.literals("defenses", defense).get("stages")
     except BenchError:

@@ -88,9 +88,10 @@ def origin(kind: str, name: str) -> Origin:
 
 
 def literals(kind: str, name: str) -> dict[str, object]:
-    """Return the constant class attributes (reference, stages, …) and `__doc__` of a registered entry, without
-    importing its code. `kind` is the kind of entry, such as "attacks", and `name` its name. Raises `UnknownName` for an
-    unknown name, and `PluginError` for a name from two sources or an entry point without a class."""
+    """Return the documentation of a registered entry without importing its code: the constant class attributes
+    (reference, stages, …) and `__doc__`, name → value. `kind` is the kind of entry, such as "attacks", and `name` its
+    name. Raises `UnknownName` for an unknown name, and `PluginError` for a name from two sources or an entry point
+    without a class."""
     source = origin(kind, name)
     module, _, attribute = source.target.partition(":")
     try:
@@ -139,9 +140,9 @@ def instance(kind: str, name: str, params: Mapping[str, Any], *, where: str | No
 
 
 def of(kind: str, entry: Any) -> Any:
-    """Make an instance of the `entry` of a cell (experiment), a name with parameters; `kind` is the kind of entry,
-    such as "attacks". Raises `UnknownName` or `PluginError` for an entry that cannot be imported, and `BenchError` for
-    wrong parameters."""
+    """Make the attack, defense, data set or model that a cell (experiment) names: an instance of the `entry`, a name
+    with parameters; `kind` is the kind of entry, such as "attacks". Raises `UnknownName` or `PluginError` for an entry
+    that cannot be imported, and `BenchError` for wrong parameters."""
     return instance(kind, entry.name, entry.params)
 
 
@@ -176,9 +177,9 @@ def add_plugin(spec: str) -> tuple[Origin, ...]:
 
 
 def declare(origins: Iterable[Origin]) -> None:
-    """Register plug-in attacks, defenses, data sets, models and detectors by their sources `origins`, without their
-    code, in a process that must not run plug-in code (`bench.isolation`). Their names are then known, but `load`
-    refuses to import them."""
+    """Make the names of plug-in entries known in a process that must not run plug-in code (`bench.isolation`).
+    `origins` are the sources of the plug-in attacks, defenses, data sets, models and detectors. Names are then valid in
+    cells (experiments), but `load` refuses to import the classes."""
     _added.update({(origin.kind, origin.name): (origin, None) for origin in origins})
 
 

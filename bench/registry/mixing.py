@@ -14,14 +14,14 @@ def mixes(cell: AttackCell) -> bool:
 
 
 def mixes_alone(cell: AttackCell) -> bool:
-    """Return whether mixing of examples is the only effect of the defense in `cell` (the experiment); False if the
-    defense does not mix."""
+    """Return whether mixing of examples (as in mixup) is the only effect of the defense in `cell` (the experiment): its
+    random draws then add no noise to the update. False if the defense does not mix."""
     return mixes(cell) and set(stages(cell.defense.name)) == {"input"}
 
 
 def originals(cell: AttackCell) -> int:
-    """Return the number of true examples that may be mixed in a reading (observed update) of a single example: 2 if the
-    defense in `cell` (the experiment) mixes examples, otherwise 1. The number is also 1 for a reading of a whole batch,
-    which contains all true examples."""
+    """Return the number of true examples that a reconstruction may show: 2 if the reading (observed update) is of a
+    single example and the defense in `cell` (the experiment) mixes each example with another example, otherwise 1. A
+    reading of a whole batch already has all examples of the mixtures as victims, so the number is 1."""
     known = POINTS.get(cell.point)
     return 2 if known is not None and known.scope is Scope.EXAMPLE and mixes(cell) else 1

@@ -24,8 +24,9 @@ def file_of(module: str) -> Path | None:
 
 
 def package_of(module: str) -> Path | None:
-    """Return the folder of the topmost package of `module`, a dotted name, or the path of a single-file module; None if
-    missing. If a module lies in a folder without `__init__.py`, this folder is its package."""
+    """Find the code that belongs to `module`, a dotted name: return the folder of its topmost package, or the path of a
+    single-file module; None if missing. If a module lies in a folder without `__init__.py`, this folder is its
+    package."""
     for prefix, file in _steps(module):
         if file is not None:
             return file.parent if file.name == "__init__.py" or "." in prefix else file
@@ -33,11 +34,11 @@ def package_of(module: str) -> Path | None:
 
 
 def read(module: str, name: str, file: Path | None = None) -> dict[str, object]:
-    """Return the constant class attributes of the class `name` in `module`, with inherited attributes and `__doc__`,
-    read from the source text without import. An attribute counts if a constant is assigned, without annotation or with
-    `ClassVar`; dataclass fields do not count. Base classes are read in the same file or through `from … import`. `file`
-    is the file of a `--plugin FILE`; None finds the module. Raises `PluginError` for a missing class or an unreadable
-    file."""
+    """Read the documentation of a class from the source text, without running its code: the constant class attributes
+    of the class `name` in `module`, with inherited attributes and `__doc__`. An attribute counts if a constant is
+    assigned, without annotation or with `ClassVar`; dataclass fields do not count. Base classes are read in the same
+    file or through `from … import`. `file` is the file of a `--plugin FILE`; None finds the module. Raises
+    `PluginError` for a missing class or an unreadable file."""
     path = file or file_of(module)
     if path is None:
         raise PluginError(f"there is no module {module!r}")
@@ -51,8 +52,9 @@ def read(module: str, name: str, file: Path | None = None) -> dict[str, object]:
 
 
 def line_of(module: str, name: str, file: Path | None = None) -> int:
-    """Return the line of class `name` in `module`, from 1; 1 if the module only imports the class. `file` is the file
-    of a `--plugin FILE`; None finds the module. Raises `PluginError` for an unreadable file."""
+    """Return the line number at which the class `name` begins in the source file of `module`, for messages in a CI; 1
+    if the module only imports the class. `file` is the file of a `--plugin FILE`; None finds the module. Raises
+    `PluginError` for an unreadable file."""
     path = file or file_of(module)
     definition = _scope(module, path).classes.get(name) if path else None
     return definition.lineno if definition else 1

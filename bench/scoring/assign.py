@@ -31,9 +31,9 @@ def assign(truth: ArrayLike, guess: ArrayLike, values: Values) -> NDArray[np.int
 
 
 def in_order(guess: ArrayLike, order: NDArray[np.int64]) -> Floats:
-    """Put the reconstructed examples `guess` (reading, example, *shape) into the order of the true examples. `order`
-    (reading, example) is the number of the reconstructed example that belongs to each true example, -1 for none. A
-    missing example becomes NaN."""
+    """Put the reconstructed examples `guess` (reading, example, *shape) into the order of the true examples, for scores
+    by pair. `order` (reading, example), from `assign`, is the number of the reconstructed example that belongs to each
+    true example, -1 for none. A missing example becomes NaN."""
     taken: Floats = np.asarray(guess, np.float64)[np.arange(len(order))[:, None], np.maximum(order, 0)]
     taken[order < 0] = np.nan
     return taken

@@ -68,13 +68,14 @@ def identify(
 
 
 def chance_of(examples: int, strangers: int, labels: tuple[ArrayLike, ArrayLike] | None) -> float:
-    """Return the chance level: the largest share of examples that blind guesses identify.
+    """Return the chance level of identification: the largest share of true examples that an attacker can identify by
+    blind guesses among true examples and strangers.
 
-    - `examples`: number n of examples in a reading (observed update). The reading allows n guesses, and a guess may
-      identify any of the n examples.
+    - `examples`: number n of examples in a reading (observed update). The attacker has n guesses for the reading, and
+      each guess may hit any of the n examples.
     - `strangers`: number of strangers.
-    - `labels`: labels of the truth (reading, example) and of the strangers (example,), if granted to the attacker: a
-      guess may then identify any example of its class. None: not granted."""
+    - `labels`: labels of the truth (reading, example) and of the strangers (example,), if granted to the attacker:
+      guesses are then limited to the right class. None: not granted."""
     if labels is None:
         return min(1.0, examples / (strangers + 1))
     of_truth, of_gallery = np.asarray(labels[0], np.int64), np.asarray(labels[1], np.int64)[:strangers]

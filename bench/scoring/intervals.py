@@ -19,8 +19,8 @@ _ROOM = 1 << 22  # clusters drawn at once
 
 
 def simultaneous(m: int, level: float = LEVEL) -> float:
-    """Return the confidence level that each of `m` intervals needs, so that all intervals hold together with
-    probability `level` (Bonferroni)."""
+    """Return the confidence level for each of `m` intervals, such as the groups of a verification, so that all
+    intervals hold together with probability `level` (Bonferroni)."""
     if m < 1:
         raise ValueError(f"expected at least one interval, got {m}")
     return 1 - (1 - level) / m
@@ -80,8 +80,9 @@ def cluster_bootstrap(
 
 
 def effective_trials(successes: ArrayLike, clusters: ArrayLike) -> float:
-    """Return the number of independent trials with the same information as n correlated outcomes. `successes` (n,) in
-    [0, 1] are the outcomes, and `clusters` (n,) the numbers of their correlated groups.
+    """Return the number of independent trials with the same information as n correlated outcomes, for the width of a
+    confidence interval (`clustered_share`). `successes` (n,) in [0, 1] are the outcomes, and `clusters` (n,) the
+    numbers of their correlated groups.
 
     The result is n divided by the design effect (Kish 1965, §5.4): the variance of the mean, divided by the variance
     for independent trials. The result lies between the number of clusters and n; if all outcomes are equal, the result
@@ -128,9 +129,9 @@ def clustered_share(
 
 
 def variance_of_mean(values: NDArray[np.float64], clusters: ArrayLike) -> float:
-    """Return the estimated variance of the mean of dependent values (n,). `clusters` (n,) gives the cluster of each
-    value; values are dependent only within a cluster. The estimate uses the sums over each of the G clusters, with the
-    factor G/(G - 1) (Cochran 1977, §9A.2)."""
+    """Return the estimated variance of the mean of n values that are dependent within clusters, such as examples of the
+    same reading (observed update). `values` and `clusters` (the cluster of each value) are (n,). The estimate uses the
+    sums over each of the G clusters, with the factor G/(G - 1) (Cochran 1977, §9A.2)."""
     names, member = np.unique(np.asarray(clusters), return_inverse=True)
     sums, sizes = np.bincount(member, values), np.bincount(member)
     residual = sums - sizes * values.mean()
@@ -164,8 +165,9 @@ def paired_difference(
 def stratified_difference(
     a: Sequence[ArrayLike], b: Sequence[ArrayLike], clusters: Sequence[ArrayLike], level: float = LEVEL
 ) -> tuple[float, float, float]:
-    """Return the mean over strata of share(a) - share(b), and its interval: (difference, low, high). A stratum, such as
-    a condition, holds outcomes of the same n_i victims (attacked examples); strata have equal weights.
+    """Compare the success rates of two attacks over several conditions (strata): return the mean over strata of
+    share(a) - share(b), and its interval, (difference, low, high). In a stratum, both attacks have the same n_i victims
+    (attacked examples); strata have equal weights.
 
     - `a[i]`, `b[i]` (n_i,): whether each victim of stratum i leaked.
     - `clusters[i]` (n_i,): cluster of each victim; strata may share clusters.
@@ -198,8 +200,8 @@ def stratified_difference(
 
 
 def stratified_share(strata: Sequence[Stratum], level: float = LEVEL) -> tuple[float, float, float]:
-    """Return the mean over strata of the share of successes, and its interval: (share, low, high). A stratum, such as a
-    condition, is a triple of arrays (n,): successes, groups (readings) and clusters (weight seeds). Strata share
+    """Return an attack's mean success rate over several conditions (strata), and its confidence interval: (share, low,
+    high). A stratum is a triple of arrays (n,): successes, groups (readings) and clusters (weight seeds). Strata share
     clusters, and have equal weights. The interval at confidence `level` is the smallest that contains three parts:
 
     - the share itself,
@@ -215,10 +217,11 @@ def stratified_share(strata: Sequence[Stratum], level: float = LEVEL) -> tuple[f
 def stratified_change(
     before: Sequence[Stratum], after: Sequence[Stratum], level: float = LEVEL
 ) -> tuple[float, float, float]:
-    """Compare the success rates in two samples of attacked examples: return the rate in `after` minus the rate in
-    `before`, with its interval, (change, low, high). A rate is a mean over strata, such as conditions; each stratum is
-    a triple of arrays (n,): successes, groups (readings) and clusters (weight seeds). Both samples have the same weight
-    seeds, but different examples; `before[i]` and `after[i]` are the same stratum. `level` is the confidence level."""
+    """Compare an attack's success rates in two samples of victims (attacked examples), for instance to test if the
+    attack is tuned to the first sample: return the rate in `after` minus the rate in `before`, with its interval,
+    (change, low, high). A rate is a mean over strata, such as conditions; each stratum is a triple of arrays (n,):
+    successes, groups (readings) and clusters (weight seeds). Both samples have the same weight seeds; `before[i]` and
+    `after[i]` are the same stratum. `level` is the confidence level."""
     change, low, high = _united(((1, after), (-1, before)), level)
     return change, low, high
 

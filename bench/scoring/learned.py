@@ -7,8 +7,8 @@ from bench.scoring.weights import Learned
 
 
 def learned_for(kind: Kind) -> tuple[dict[str, Learned], dict[str, str]]:
-    """Return (metrics, absent): the available learned metrics for this `kind` of data by name, and a map from the name
-    of each other learned metric to the reason."""
+    """Load the learned metrics (distances by a trained network, such as LPIPS) for a `kind` of data. Return (metrics,
+    absent): the available metrics by name, and for each other learned metric the reason of its absence."""
     metrics, absent = {}, {}
     for metric, load in ((LPIPS, lpips_metric.load), (ST_LPIPS, st_lpips_metric.load)):
         learned, reason = load() if kind in metric.kinds else (None, "images alone have it")

@@ -11,9 +11,9 @@ SNR_CAP_DB = 120.0
 
 
 def reading_snr(values: Mapping[str, ArrayLike], undefended: Mapping[str, ArrayLike]) -> Floats:
-    """Return the change of each reading (observed update) by the defense, as the signal-to-noise ratio 10·log10(‖g‖²/‖r
-    - g‖²) in dB: (reading,). `values` are the readings r, and `undefended` the same readings without the defense, g;
-    both are name → (reading, observation, *shape), and count as a vector per reading. The ratio is cut to
+    """Measure a defense's strength as the signal-to-noise ratio of each reading (observed update), 10·log10(‖g‖²/‖r -
+    g‖²) in dB: (reading,). `values` are the defended readings r, and `undefended` the same readings without the
+    defense, g; both are name → (reading, observation, *shape), and count as a vector per reading. The ratio is cut to
     ±`SNR_CAP_DB`; equal readings get the cap. NaN for a zero g, and for r or g with NaN."""
     read, clean = _vectors(values, undefended)
     signal, noise = (clean**2).sum(axis=1), ((read - clean) ** 2).sum(axis=1)
@@ -24,9 +24,9 @@ def reading_snr(values: Mapping[str, ArrayLike], undefended: Mapping[str, ArrayL
 
 
 def reading_cosine(values: Mapping[str, ArrayLike], undefended: Mapping[str, ArrayLike]) -> Floats:
-    """Return the cosine, -1 to 1, between each reading (observed update) and the same reading without the defense:
-    (reading,). `values` are the readings, `undefended` the readings without the defense, both name → (reading,
-    observation, *shape). NaN if either is zero."""
+    """Measure a defense's effect on the direction of each reading (observed update): the cosine, -1 to 1, with the same
+    reading without the defense, (reading,). `values` are the readings, `undefended` the readings without the defense,
+    both name → (reading, observation, *shape). NaN if either is zero."""
     read, clean = _vectors(values, undefended)
     norms = np.sqrt((read**2).sum(axis=1) * (clean**2).sum(axis=1))
     usable = (norms > 0) & np.isfinite(norms)

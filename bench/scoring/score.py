@@ -27,7 +27,8 @@ Columns = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scores:
-    """Figures of a reconstruction: for each reading (observed update) and example, and as a summary."""
+    """Success of an attack: metrics for each reading (observed update) and example, and a summary with the success
+    rate. Returned by `score`."""
 
     readings: tuple[ReadingScore, ...]
     """Scores of each reading (observed update) and its examples."""
@@ -204,6 +205,6 @@ def _label_accuracy(labels: NDArray[np.int64], claimed: NDArray[Any]) -> Floats:
 
 
 def plain(value: Any) -> Any:
-    """Convert a NumPy scalar `value` to a JSON value, for a record; None for NaN and infinity."""
+    """Convert a NumPy scalar `value` to a plain Python value for a record's JSON; NaN and infinity become None."""
     value = value.item() if isinstance(value, np.generic) else value
     return None if isinstance(value, float) and not np.isfinite(value) else value

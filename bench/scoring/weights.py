@@ -23,7 +23,8 @@ Distance = Callable[[Tensor, Tensor], Tensor]
 def load(
     path: Path, sha256: str, remedy: str, build: Callable[[dict[str, Any]], Distance]
 ) -> tuple[Learned | None, str | None]:
-    """Load a learned metric. Return (metric, None), or (None, reason) if the metric is not available.
+    """Load the network behind a learned metric from a weights file, after a check of the file's hash. Return (metric,
+    None), or (None, reason) if the metric is not available.
 
     - `path`: file with the weights (a torch state dict).
     - `sha256`: required beginning of the file's SHA-256, because other weights give another metric.

@@ -80,7 +80,8 @@ class ArchiveFault(RecordError):
 
 
 class Archive:
-    """An open submission file: `names` lists the files inside, and `read` returns a file's content."""
+    """An open submission file (a zip with records and arrays): `names` lists the files inside, and `read` returns a
+    file's content."""
 
     def __init__(self, archive: zipfile.ZipFile) -> None:
         self._archive = archive

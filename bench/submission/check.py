@@ -233,8 +233,9 @@ def _left_out(manifest: Manifest, gathered: _Gathered, hashes: set[str]) -> Iter
 
 
 def cascades(records: Iterable[Record]) -> Iterator[str]:
-    """Yield a line of text for each attack in a cascade (attacks in a fixed order) with wrong readings (observed
-    updates). An attack's readings must be those with an example that the earlier attacks did not reconstruct."""
+    """Yield a line of text for each submitted attack in a cascade (attacks in a fixed order) that attacked the wrong
+    readings (observed updates): the attack must read exactly the readings with an example that no earlier attack
+    reconstructed."""
     yield from (f"records/{record.id}.json: {what}" for record, what in torn(records))
 
 

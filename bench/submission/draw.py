@@ -18,8 +18,8 @@ SEEDS = 4  # least fresh seeds for each drawn group: fewer do not show how much 
 
 @dataclass(slots=True)
 class RecordGroup:
-    """Submitted records with equal condition (data, model and setting), defense, interception point and attack, for
-    several seeds. No record is of a crashed run."""
+    """Submitted records that a verification compares as a whole: equal condition (data, model and setting), defense,
+    interception point and attack, for several seeds. No record is of a crashed run."""
 
     setting: str
     """The condition in words."""
@@ -37,7 +37,8 @@ class RecordGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draw:
-    """Group of records drawn for verification, with the seeds of its new runs."""
+    """A group of submitted records that a verification chose by lot to run again, with the fresh seeds of the new
+    runs."""
 
     group: RecordGroup
     """The drawn group."""
@@ -67,13 +68,13 @@ def groups(records: Sequence[Record]) -> list[RecordGroup]:
 
 
 def draw(among: Sequence[RecordGroup], cells: int, seed: int) -> list[Draw]:
-    """Draw groups of submitted records to run again, until `cells` attack cells (experiments) are planned. `among`
-    are all groups; equal `seed` gives an equal draw.
+    """Choose by lot the groups of submitted records that a verification runs again, until `cells` attack cells
+    (experiments) are planned. `among` are all groups; equal `seed` gives an equal choice.
 
-    The first two drawn groups are a group without defense and a group with a defense at rank 1; other groups are
-    compared with these. Each drawn group runs under at least `SEEDS` fresh seeds, which no submitted record has; the
-    last group may have fewer, because `cells` is reached. All groups share the seeds, so that attacks on equal readings
-    (observed updates) run once."""
+    The first two groups are a group without defense and a group with a defense at rank 1; other groups are compared
+    with these. Each chosen group runs under at least `SEEDS` fresh seeds, which no submitted record has; the last group
+    may have fewer, because `cells` is reached. All groups share the seeds, so that attacks on equal readings (observed
+    updates) run once."""
     if not among:
         return []
     draws = rng.generator(seed, "verify")

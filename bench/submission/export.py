@@ -138,5 +138,6 @@ def read_suite(path: Path) -> Suite:
 
 
 def suite_text(content: Mapping[str, Any]) -> bytes:
-    """Return the bytes of a suite file with the claims `content`, as a run writes it."""
+    """Return the bytes of a suite file with the claims `content`, exactly as a run writes the file; an imported suite
+    file then equals the original."""
     return f"{json.dumps(content, indent=1)}\n".encode()

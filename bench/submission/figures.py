@@ -49,9 +49,10 @@ def findings(record: Record) -> list[str]:
 
 
 def consistent(result: AttackResult, *, earlier: bool = False) -> AttackResult:
-    """Return the result with summary and distortion computed again from its scores, for a comparison with the submitted
-    figures. Figures that the scores do not determine are kept: the gallery's size, the chance levels, and the figures
-    of prior-only baselines except their median PSNR. `earlier` True uses the rules before evaluation protocol 3."""
+    """Compute summary and distortion of an attack's `result` again from its scores, to compare with the submitted
+    figures. Return the result with the computed figures. Figures that the scores do not determine are kept: the
+    gallery's size, the chance levels, and the figures of prior-only baselines except their median PSNR. `earlier` True
+    uses the rules before evaluation protocol 3."""
     stated = result.figures()
     examples = [example for reading in result.readings for example in reading.examples]
     names = dict.fromkeys(name for example in examples for name in example.priors_db or ())

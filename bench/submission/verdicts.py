@@ -33,7 +33,8 @@ _EPSILON = 1e-6  # relative: the same formula on another machine
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
-    """Success rate of an attack over several seeds, with its interval."""
+    """Success rate of an attack on a group of cells, over several seeds, with its confidence interval: submitted, or
+    measured again."""
 
     leaked: int
     """Number of leaked examples."""

@@ -26,9 +26,10 @@ _NAME = re.compile(
 
 
 def inputs(cell: AnyCell, run: Path) -> dict[str, bytes]:
-    """Return the files that a cell (experiment) needs from the run folder `run`, path in the run folder → content, for
-    a worker without access to this folder. These are the attacked checkpoint with its training's record and defense
-    states, an interrupted training's state, a weights file, or the records of earlier attacks in a cascade."""
+    """Collect the files that a cell (experiment) needs from the run folder `run`, path in the run folder → content, for
+    a copy of the cell elsewhere, such as on another machine. These are the attacked checkpoint with its training's
+    record and defense states, an interrupted training's state, a weights file, or the records of earlier attacks in a
+    cascade."""
     if not isinstance(cell, AttackCell):
         return _content(run, [resume.place(run, cell.id)])
     before = _content(run, (records.record_path(run, each) for each in cell.after))
@@ -46,15 +47,15 @@ def inputs(cell: AnyCell, run: Path) -> dict[str, bytes]:
 
 
 def file_name(weights: FileWeights) -> str:
-    """Return the name of a weights file among the input files of a cell (experiment), made from the file's content
-    hash and suffix."""
+    """Return the name under which a weights file travels among the input files of a cell (experiment), made from the
+    file's content hash and suffix."""
     suffix = Path(weights.path).suffix
     return f"files/{weights.sha256}{suffix if _SUFFIX.fullmatch(suffix) else '.unknown'}"
 
 
 def outputs(run: Path, sent: Files) -> dict[str, bytes]:
-    """Return the files that a cell (experiment) wrote to the folder `run`, path → content. `sent` are the cell's
-    input files, path → content; unchanged input files are left out."""
+    """Collect the files that a cell (experiment) wrote to the folder `run`, path → content, for a copy of the result to
+    another run folder. `sent` are the cell's input files, path → content; unchanged input files are left out."""
     content = _content(run, run.rglob("*"))
     return {name: data for name, data in content.items() if _NAME.fullmatch(name) and sent.get(name) != data}
 

@@ -9,8 +9,9 @@ from bench.isolation.isolation import Isolation
 
 
 def broken(cell: AnyCell, place: Here | Isolation) -> tuple[str, ...]:
-    """Return the contracts (tested promises) that the plug-in defense in `cell` breaks, with reasons; empty for the
-    bench's own defenses. `place` runs the defense's code."""
+    """Test the plug-in defense in `cell` (the experiment), for a remark in the record: return the contracts (tested
+    promises, such as "draws by its key alone") that the defense breaks, with reasons; empty for the bench's own
+    defenses. `place` runs the defense's code."""
     if isinstance(place, Here) or not foreign("defenses", cell.defense.name):
         return ()
     try:

@@ -43,7 +43,8 @@ _plugins: dict[str, bytes | None] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """Message to a worker on another machine, with all that the worker needs to run a cell (experiment)."""
+    """An order to a worker on another machine: the cell (experiment) to run, and all files, settings and plug-ins that
+    the worker needs."""
 
     cell: str
     """The cell as JSON."""
@@ -59,7 +60,8 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exclusion:
-    """Result of a worker on a faulty machine, in place of a record; the worker gets no more cells (experiments)."""
+    """Answer of a worker in place of a record, if its machine cannot run cells (experiments), for example with a full
+    disk; the worker gets no more cells."""
 
     reason: str
     """The machine's fault, in words."""

@@ -22,7 +22,8 @@ def dispatch(
     observers: Sequence[Observer],
     learn: Callable[[AnyCell, Cost], None],
 ) -> None:
-    """Run all cells (experiments) of the `scheduler` on the worker `pool`, until each has a record.
+    """Main loop of a run: give the cells (experiments) of the `scheduler` to the workers of the `pool`, and pass events
+    on, until each cell has a record.
 
     - `context`: the run's folders, device and limits.
     - `observers`: receive every event.

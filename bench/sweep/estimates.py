@@ -18,10 +18,10 @@ _UNSURE = 60.0  # seconds of measured cells after which this machine's speed cou
 
 
 def formula(cell: AnyCell, shape: tuple[int, ...]) -> float:
-    """Return a rough run time of a cell (experiment) on a core, in seconds, for examples of `shape`. The formula
-    comes from measurements of the DLG paper's networks (0.5 ms per gradient evaluation of a 28×28 image, more for more
-    pixels and images) and of Fed-αCDP's network (4 ms per client and local step); the model's `work` multiplies the
-    time."""
+    """Return a rough run time of a cell (experiment) on a core, in seconds, for a plan before anything is measured.
+    `shape` is the shape of an example. The formula follows measurements of the DLG paper's networks (0.5 ms per
+    gradient evaluation of a 28×28 image, more for more pixels and images) and of Fed-αCDP's network (4 ms per client
+    and local step); the model's `work` multiplies the time."""
     federated = cell.federated
     work = float(getattr(registry.load("models", cell.model.name), "work", 1.0))
     if isinstance(cell, TrainingCell):
@@ -99,7 +99,8 @@ class Estimates:
 
 
 class Remaining(Observer):
-    """Observer that estimates the remaining wall time of `cells` (experiments) from the speed so far."""
+    """Observer of a run that estimates the remaining wall time of `cells` (experiments) from the speed so far, for the
+    progress line."""
 
     def __init__(self, cells: Iterable[AnyCell], estimates: Estimates) -> None:
         self._estimates = estimates

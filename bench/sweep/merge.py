@@ -28,7 +28,8 @@ _BESIDE = (request.FILE, "published.json")
 
 @dataclass(slots=True)
 class MergeResult:
-    """Result of merging records into a run folder: counts, and lines about records that differ or were refused."""
+    """Result of merging run folders: numbers of new, better and equal records, and lines about records that differ or
+    were refused."""
 
     new: int = 0
     """Number of records that the folder lacked."""

@@ -24,8 +24,8 @@ from bench.sweep.scheduler import CellGroup
 
 
 class Resolver:
-    """Loader of data sets for planning: each data set is loaded once, and only its facts (shape, classes, hash, …) are
-    kept."""
+    """Loader of data sets for planning. Plans need only a data set's facts (shape, classes, hash, …), so each data set
+    is loaded once, and its examples are dropped."""
 
     def __init__(self, data_dir: Path | None) -> None:
         self._data_dir = data_dir
@@ -60,7 +60,8 @@ class Resolver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSchedule:
-    """Schedule of a run: the finished and the remaining cells (experiments) of a matrix file."""
+    """Plan of a run: the cells (experiments) of a matrix file with a record, the impossible cells, and the groups of
+    cells to run, with time estimates."""
 
     done: tuple[AnyCell, ...]
     """Cells with a record from equal code and inputs."""
@@ -90,8 +91,9 @@ def schedule(
     resolver: Resolver,
     known: Callable[[AnyCell], float | None] = lambda cell: None,
 ) -> RunSchedule:
-    """Sort the cells (experiments) of a matrix by the records in the run folder `run`: done, impossible, or to run.
-    Cells to run are grouped by common work: a training, or attacks on equal readings (observed updates).
+    """Decide which cells (experiments) of a matrix a run must still compute, by the records in the run folder `run`:
+    cells are done, impossible, or to run. Cells to run are grouped by common work: a training, or attacks on equal
+    readings (observed updates).
 
     - `planned`: the cells of the matrix.
     - `resolver`: gives data set shapes for time estimates.
@@ -131,9 +133,9 @@ def schedule(
 
 
 def shard_of(planned: Sequence[PlannedCell], number: int, count: int, resolver: Resolver) -> tuple[PlannedCell, ...]:
-    """Return the cells (experiments) in shard `number` of `count` (from 1), for runs of a matrix on several
-    machines. Shards have about equal run times, and depend only on the matrix, so all machines agree. `planned` are the
-    cells of the matrix, and `resolver` gives data set shapes for time estimates.
+    """Divide a matrix among several machines: return the cells (experiments) in shard `number` of `count` (from 1).
+    Shards have about equal run times, and depend only on the matrix, so all machines agree. `planned` are the cells of
+    the matrix, and `resolver` gives data set shapes for time estimates.
 
     Attacks on a training's weights stay in the same shard, and so do attacks on equal readings (observed updates),
     unless these take longer than half a shard; they are then divided by defense."""

@@ -21,7 +21,8 @@ from bench.sweep.checked import broken
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerLost:
-    """Event in a worker pool: a worker (process or machine) was lost together with its cell (experiment)."""
+    """Event in a worker pool: a worker (process or machine) ended before its cell (experiment) had a record, such as a
+    killed process. The cell may run again elsewhere."""
 
     reason: str
     """Reason for the loss."""
@@ -31,8 +32,8 @@ class WorkerLost:
 
 @dataclass(frozen=True, slots=True)
 class CellReturned:
-    """Event in a worker pool: a worker returns its cell (experiment) without a record, because its machine is at
-    fault."""
+    """Event in a worker pool: a worker on a faulty machine gives back its cell (experiment) without a record; the cell
+    runs on another worker, and the fault does not count against the cell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,8 @@ class WorkerPool(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PoolSpec:
-    """Specification of a worker pool that starts later."""
+    """Description of a worker pool that `start` starts only if cells (experiments) must run; until then, messages show
+    the pool's name and size."""
 
     start: Callable[[], WorkerPool]
     """Function that starts the pool."""

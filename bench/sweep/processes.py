@@ -34,8 +34,8 @@ class _LocalWorker:
 
 
 class ProcessPool:
-    """Pool of `jobs` worker processes on this machine (`bench.sweep.pool.WorkerPool`), each started with its first cell
-    (experiment). Cores without a cell serve as threads for running trainings."""
+    """Pool of `jobs` worker processes on this machine (`bench.sweep.pool.WorkerPool`), the usual pool of a run. A
+    process starts with its first cell (experiment). Cores without a cell serve as threads for running trainings."""
 
     def __init__(self, context: RunContext, *, jobs: int, plugins: Sequence[str] = ()) -> None:
         self._context, self._jobs, self._plugins = context, jobs, tuple(plugins)

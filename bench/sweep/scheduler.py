@@ -29,7 +29,8 @@ class CellGroup:
 
 
 class Scheduler:
-    """Queue of cell groups for workers, most useful work first. A cell is an experiment.
+    """Queue that decides which cell (experiment) a free worker runs next. Needed trainings come first, then long groups
+    of cells; a worker keeps its data set while possible.
 
     - `groups`: groups of cells.
     - `seconds`: function that estimates a cell's run time.
@@ -76,7 +77,7 @@ class Scheduler:
         return queue.popleft()
 
     def queue(self, worker: str) -> tuple[AnyCell, ...]:
-        """Return the waiting cells (experiments) in the queue of `worker`, in order."""
+        """Return the cells (experiments) that `worker` will run after its present cell, in order."""
         return tuple(self._queues.get(worker, ()))
 
     def settle(self, cell: AnyCell) -> None:
@@ -96,7 +97,7 @@ class Scheduler:
         self._takeable += 1
 
     def remove(self, worker: str) -> None:
-        """Remove a worker from the queue; its waiting cells (experiments) return to the queue."""
+        """Remove a lost worker; the cells (experiments) that waited for this worker become available to all workers."""
         queue = self._queues.pop(worker, None)
         self._loaded.pop(worker, None)
         if queue:

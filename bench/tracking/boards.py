@@ -24,9 +24,9 @@ from bench.tracking.view import Attached, RunView, listener
 
 
 def of_run(run: Path) -> list[RowView]:
-    """Return the rows of a suite's board (table of defenses) for MLflow: first the defenses of the run folder `run`,
-    then the published defenses by rank. The result is empty if the run is of no suite with reference results, or has no
-    unpublished defense."""
+    """Make the rows of a suite's board (table of defenses) for display in MLflow: first the defenses of the run folder
+    `run`, then the published defenses by rank. The result is empty if the run is of no suite with reference results, or
+    has no unpublished defense."""
     version = suite_of([run])
     if version is None:
         return []

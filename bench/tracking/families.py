@@ -33,9 +33,9 @@ Family = Mapping[str, Standing]  # listener → figures
 
 
 def of_run(run: Path) -> list[RowView]:
-    """Return the rows for MLflow of a calibration (search for defense strengths) in the folder `run`: its defense
-    families (a defense at all its strengths) together with the shipped families, the most accurate at equal leakage
-    first. The result is empty for an unreadable calibration."""
+    """Make the rows for display in MLflow of a calibration (a search for the strengths at which defenses meet a level
+    of leakage) in the folder `run`: its defense families (a defense at all its strengths) together with the shipped
+    families, the most accurate at equal leakage first. The result is empty for an unreadable calibration."""
     try:
         own = values.read(run)
     except RecordError:

@@ -19,7 +19,8 @@ PATIENCE_SECONDS = 60.0  # without any progress; a request to a server that hang
 
 
 class Follower:
-    """A process that uploads a run's records to MLflow during the run. `uploaded` is the result, None before the end.
+    """Live upload of a run to MLflow: a second process uploads each record as soon as the run writes the record. Usage:
+    `start`, the run, `finish`. `uploaded` is the result, None before the end.
 
     - `run`: run folder.
     - `tracking_uri`: the store's address; None: the default store.

@@ -45,9 +45,9 @@ def send(
 
 
 def of_run(run: Path) -> list[RowView]:
-    """Return the rows of all boards (tables of defenses) of the run folder `run` for MLflow, the best of each board
-    first. A calibration has a row for each defense family (a defense at all its strengths); another run has the suite's
-    board, and a board for each data set."""
+    """Make the rows of all boards (tables of defenses) of the run folder `run` for display in MLflow, the best of each
+    board first. A calibration (search for defense strengths) has a row for each defense family (a defense at all its
+    strengths); another run has the suite's board, and a board for each data set."""
     return families.of_run(run) if (run / tradeoff.FILE).is_file() else [*boards.of_run(run), *rows.of_run(run)]
 
 

@@ -29,7 +29,8 @@ _TEXT, _LINE, _PLACE = 5000, 1000, 100  # characters in a tag, a line of the des
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowView:
-    """Content of an MLflow run for a board row: a defense under a condition (data, model and setting)."""
+    """Content of a board row (a defense under a condition: data, model and setting) as an MLflow run: figures,
+    description, and pictures."""
 
     board: str
     """The board in words, for the name of its MLflow experiment."""
@@ -48,8 +49,8 @@ class RowView:
 
     @classmethod
     def of(cls, *, board: str, key: Sequence[Any], shown: RunView, text: Iterable[str], **options: Any) -> "RowView":
-        """Make the MLflow content of a board row (a defense under a condition), with a hash, and with texts that MLflow
-        accepts.
+        """Make a `RowView`: shorten all texts to MLflow's limits, and add the hash by which a later upload recognises
+        an unchanged row.
 
         - `board`: name of the board (table of defenses).
         - `key`: values that identify defense and condition.
@@ -67,8 +68,8 @@ class RowView:
 
 
 def of_run(run: Path) -> list[RowView]:
-    """Return the rows of the run folder's board (table of defenses) for MLflow, from readable records, in board order;
-    empty without attacks."""
+    """Make the rows of the run folder's board (table of defenses) for display in MLflow, in board order, from all
+    readable records; empty without attacks."""
     by_id = {record.id: record for record in readable(run)}
     rows = board(by_id.values())
     behind = [[by_id[cell_id] for cell_id in row.cells] for row in rows]
@@ -96,8 +97,8 @@ def readable(run: Path) -> Iterator[Record]:
 
 
 def differing(params: Sequence[dict[str, str]]) -> list[dict[str, str]]:
-    """Return the parameters `params` of several MLflow runs (name → text), without those that are equal in all runs;
-    MLflow's table then shows only differences."""
+    """Remove the parameters that several MLflow runs have in common, so that MLflow's table shows only differences.
+    `params` has a mapping, name → text, for each MLflow run; the result has the same order."""
     common = set.intersection(*(set(each.items()) for each in params)) if len(params) > 1 else set()
     return [{key: value for key, value in each.items() if (key, value) not in common} for each in params]
 

@@ -29,7 +29,8 @@ ENVIRONMENT = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UploadResult:
-    """Counts of an upload to the MLflow store."""
+    """Result of an upload to the MLflow store: numbers of uploaded, skipped, failed and waiting records, and the reason
+    for missing records."""
 
     count: int = 0
     """Number of uploaded records."""
@@ -47,7 +48,8 @@ class UploadResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """Note on disk about the upload of a record, so that the record is not uploaded again."""
+    """Note on disk that a record has been uploaded: the MLflow run, and the record's hash. The next upload skips
+    unchanged records."""
 
     experiment: str
     """Name of the MLflow experiment."""
@@ -141,15 +143,15 @@ def unsynced(run: Path, uri: str) -> int:
 
 
 def beat(run: Path) -> None:
-    """Show progress to a process that waits for the upload: the modification time of the folder RUN/synced becomes now.
-    `run` is the run folder."""
+    """Signal progress of an upload to the process that waits for the upload (`heartbeat`): the modification time of the
+    folder RUN/synced becomes now. `run` is the run folder."""
     with suppress(OSError):
         os.utime(run / "synced")
 
 
 def heartbeat(run: Path) -> int:
-    """Return the time of the upload's latest progress in nanoseconds: the latest change of the folder `synced` in the
-    run folder `run`; 0 without this folder."""
+    """Return the time of an upload's latest progress in nanoseconds, as `beat` left it in the run folder `run`; 0
+    before the first progress. If the time does not change for long, the upload hangs."""
     try:
         return (run / "synced").stat().st_mtime_ns
     except OSError:

@@ -47,7 +47,7 @@ class StoreError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """An open MLflow store, with the experiment for a run."""
+    """Destination of an upload: a connection to an MLflow store, and the MLflow experiment for a run's records."""
 
     client: Any
     """MLflow's client."""

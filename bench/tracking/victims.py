@@ -46,9 +46,9 @@ class _Found:
 
 
 def chosen(rows: Sequence[Row], behind: Sequence[Sequence[Record]]) -> dict[str, list[Victim]]:
-    """Select the victims (attacked examples) to show for each condition (data, model and setting): at each interception
-    point, the examples that most defenses fail to protect. Return condition key → victims. `behind` are the records of
-    each of the board's `rows`."""
+    """Select a few victims (attacked examples) per condition (data, model and setting) for the pictures of a board's
+    rows: at each interception point, the examples that most defenses fail to protect. All rows of a condition show the
+    same victims. Return condition key → victims. `behind` are the records of each of the board's `rows`."""
     leaks: dict[str, dict[str, Counter[ExampleKey]]] = {}
     for row, its in zip(rows, behind, strict=True):
         for (point, key), found in _found(its).items():

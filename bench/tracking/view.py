@@ -37,7 +37,8 @@ _LONGEST = 1e9  # seconds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunView:
-    """Content of an MLflow run, made from a record or from a board row (a defense under a condition)."""
+    """Content of an MLflow run in MLflow's terms (tags, parameters, metrics), made from a record or from a board row (a
+    defense under a condition)."""
 
     sha256: str
     """SHA-256 of the record file, or of the board row's content."""
@@ -131,9 +132,13 @@ def suitable_params(part: Frozen, path: str = "") -> dict[str, str]:
 
 
 def flat(part: Frozen, path: str = "", *, params: bool = True) -> Iterator[tuple[str, str]]:
-    """Yield (path, value as text) for each set field of a cell (experiment), for MLflow's parameters and tags. Paths
-    are such as `defense`, `defense.share` or `federated.batch`. `part` is the cell, or its part at `path`. `params`
-    True also yields the parameters of attack, defense, data set and model. Paths to weights files are left out."""
+    """Flatten a cell (experiment) to pairs (path, value as text) for MLflow's parameters and tags: a pair for each set
+    field. Paths are such as `defense`, `defense.share` or `federated.batch`.
+
+    - `part`: the cell, or its part at `path`.
+    - `params`: True also yields the parameters of attack, defense, data set and model.
+
+    Paths to weights files are left out."""
     hidden = () if isinstance(part, TrainingCell) else marked(type(part), NOT_IN_ID)
     for name in type(part).model_fields:
         value = getattr(part, name)
