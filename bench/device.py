@@ -83,8 +83,8 @@ def _precise() -> tuple[Any, ...]:
 
 
 def rows_that_fit(device: torch.device | str, row: int) -> int:
-    """Return how many batch elements, each of `row` bytes, fit in half of the free memory of the GPU `device`. The
-    number is limited to 256 to 4096; 0 on a CPU."""
+    """Return how many batch elements, each of `row` bytes, fit in half of the free memory of the GPU `device`: at least
+    256 and at most 4096. 0 on a CPU."""
     if torch.device(device).type == "cpu":
         return 0
     free, _ = torch.cuda.mem_get_info(torch.device(device))

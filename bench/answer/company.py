@@ -82,9 +82,9 @@ def attack_together(cell: AnyCell, company: Sequence[AnyCell], context: RunConte
 
 
 def part_of(whole: Reconstruction, rows: Sequence[int]) -> Reconstruction:
-    """Return a cell's part of the reconstruction `whole` of a batch with several cells (experiments). `rows` are the
-    positions of the cell's readings (observed updates) in the batch. The loss history ends with their last
-    evaluation."""
+    """Return the part of the reconstruction `whole` that belongs to one of the cells (experiments) attacked in a single
+    batch, as if the cell had been attacked alone. `rows` are the positions of the cell's readings (observed updates) in
+    the batch. The cell's loss history ends at the last evaluation of these readings."""
     part = whole.of(rows)
     last = int(part.evaluations.max())
     marks = [n for n, (mark, _) in enumerate(part.history) if mark < last]

@@ -30,9 +30,9 @@ def has_likelihood(reading: Reading) -> bool:
 
 
 def decoder_places(reading: Reading, truth: Truth, gallery: Gallery) -> tuple[int, ...] | None:
-    """Rank the candidates of `gallery` by exact likelihood for each reading (observed update) in `reading`. Return the
-    rank of each reading's first true example, from 0 (best): (reading,). `truth` are the true examples; the other
-    examples behind a reading count as known.
+    """Name the first true example of each reading (an observed update) in `reading` in the best possible way: rank the
+    candidates of `gallery` by exact likelihood. Return the true example's rank, from 0 (best): (reading,). `truth` are
+    the true examples; the other examples behind a reading count as known to the attacker.
 
     With granted labels, only candidates with the same label are ranked. Returns None for a single unknown example (the
     attack ranks the candidates itself), for more than `EXAMPLES` unknown examples, and without an exact likelihood."""

@@ -67,7 +67,8 @@ def attacked_rounds(
 
 
 def known_to_server(cell: AttackCell, context: RunContext, memory: Memory, crafted: Sequence[Tensors] = ()) -> Server:
-    """Return the knowledge of the attacking server before the next round of the cell (an experiment).
+    """Return the knowledge of the attacking server before the next round of the cell (an experiment), for an attack
+    that chooses the weights in another process. Earlier rounds of the cell are run with the weights in `crafted`.
 
     - `context`: the run's folders, device and limits.
     - `memory`: data sets that the worker keeps between cells.

@@ -60,7 +60,8 @@ class Observation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """An attack's reconstruction, with its cost."""
+    """Result of running an attack on a cell's readings (observed updates): the reconstruction, and its cost in time and
+    simulated rounds for the record."""
 
     reconstruction: Reconstruction
     """Reconstructed examples for each reading."""

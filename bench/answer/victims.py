@@ -107,8 +107,8 @@ class Truth(ByReading):
         return one_hot(self.labels, classes, dtype) if self.targets is None else self.targets.to(dtype)
 
     def split_at(self, count: int) -> "tuple[Truth, Truth]":
-        """Return two sets of true examples: the first `count` examples of each reading (observed update), and the
-        remaining examples of each reading."""
+        """Return two sets of true examples, to separate victims from examples that the attacker knows: the first
+        `count` examples of each reading (observed update), and the remaining examples of each reading."""
         first, others = (self._cut(cut) for cut in (slice(None, count), slice(count, None)))
         return first, others
 

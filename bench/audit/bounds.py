@@ -63,12 +63,11 @@ def epsilon_of(mu: float, delta: float) -> float:
 
 def epsilon_bound(select: Sequence[Scores], test: Sequence[Scores], *, delta: float, confidence: float) -> Bound:
     """Return a lower bound of ε at δ = `delta`, measured in runs of a pipeline on two neighbouring data sets (worlds).
-    The bound holds with probability `confidence`, without an assumption on the noise. It follows from the two
-    probabilities, in the two worlds, of an event: a score (a number computed from the released values) is above or
-    below a threshold.
+    The bound holds with probability `confidence`, without an assumption on the noise. It follows from an event that is
+    likelier in one world: a score (a number computed from the released values) is above or below a threshold.
 
-    - `select`: an item for each score: its values (run,) in both worlds, from the runs that choose the event.
-    - `test`: the same for other runs, which bound the event's probabilities."""
+    - `select`: for each score its values in the two worlds, (run,) each, from the runs that choose the event.
+    - `test`: the same from other runs, which bound the event's probability in both worlds."""
     return _bound(select, test, confidence, lambda least, most: pure(least, most, delta))
 
 
@@ -77,9 +76,9 @@ def mu_bound(select: Sequence[Scores], test: Sequence[Scores], *, confidence: fl
     measured in runs of a pipeline on two neighbouring data sets (worlds). The bound holds with probability
     `confidence`, and refutes every claim of a Gaussian mechanism with a smaller μ.
 
-    - `select`: an item for each score: its values (run,) in both worlds, from the runs that choose the event, a score
-      above or below a threshold.
-    - `test`: the same for other runs, which bound the event's probabilities."""
+    - `select`: for each score (a number computed from the released values) its values in the two worlds, (run,) each,
+      from the runs that choose the event: a score above or below a threshold.
+    - `test`: the same from other runs, which bound the event's probability in both worlds."""
     return _bound(select, test, confidence, gaussian)
 
 

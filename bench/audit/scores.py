@@ -47,8 +47,8 @@ class Moments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learned:
-    """Functions that turn a run's released values into numbers (scores) which tell two worlds (neighbouring data sets)
-    apart, learned from other runs."""
+    """Scores that tell two worlds (neighbouring data sets) apart: functions from a run's released values to a number,
+    learned from other runs. An audit bounds ε by a threshold on a score."""
 
     directions: tuple[Values, ...]
     """A direction (value,) for each score that is a projection of the released values on this direction."""

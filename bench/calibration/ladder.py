@@ -85,8 +85,8 @@ def next_trained(
     - `strength`: the defense's strength parameter with its range.
     - `diverged`: positions of strengths whose trainings diverged, and which have no counts.
 
-    The positions in `first` come first. Then come positions where the upper confidence band meets the level, until a
-    measured position is within a factor `FACTOR`."""
+    The positions in `first` come first. Then comes, for each level, the position where the upper confidence band meets
+    the level, unless a strength within a factor `FACTOR` was already measured."""
     step = position_step(strength)
     positions = {*diverged, *(each.position for each in trained)}
     new = [each for each in first.values() if each not in positions]

@@ -73,7 +73,7 @@ class Listener:
     @property
     def chance(self) -> float:
         """Share of examples that a blind guess names (picks among candidates) or reconstructs, as the mean over all
-        attacks on tuning victims."""
+        attacks on the half of the victims that the calibration uses."""
         return chance_of((record for records in self.strengths.values() for record in records), self.question)
 
     @property
@@ -103,9 +103,10 @@ def _counts(records: Mapping[Any, tuple[Record, ...]], question: Question) -> tu
 
 
 def listening_points(federation: Federation, stages: Collection[Stage]) -> dict[str, tuple[str, ...]]:
-    """Return the interception points of `federation` at which a defense that acts at these `stages` (places in a round)
-    changes the reading (observed update): point → later points with the same reading. For example, if the server does
-    not change the update, the result has type-1 → (type-0,), and no key type-0."""
+    """Return the interception points at which a calibration must attack a defense that acts at these `stages` (places
+    in a round): those of `federation` at which the defense changes the reading (observed update). The result maps each
+    point to later points with the same reading, which need no attacks of their own. For example, if the server does not
+    change the update, the result has type-1 → (type-0,), and no key type-0."""
     first: dict[tuple[str, tuple[Stage, ...]], str] = {}
     found: dict[str, tuple[str, ...]] = {}
     for name in federation.points:

@@ -92,9 +92,10 @@ def acts(defense: Defense) -> None:
 
 
 def readings(defense: Defense) -> None:
-    """Check the tensors that an attacker can observe after each stage (place) of a round. Before the defense's first
-    stage, they must equal the undefended tensors, bit for bit. From the first stage with an effect on, they must
-    differ. Raises `ContractBroken` otherwise."""
+    """Check at which stages (places in a round) the defense acts, by the tensors that an attacker can observe after
+    each stage. Before the first stage that the defense claims, they must equal the undefended tensors, bit for bit.
+    After the first stage that changes its input, and after each later stage, they must differ. Raises `ContractBroken`
+    otherwise."""
     for words, trial in trials(defense):
         plain, defended = trial.taps(trial.stages.undefended), trial.taps(trial.stages)
         first = min((STAGES.index(stage) for stage in trial.wired), default=len(STAGES))

@@ -20,9 +20,9 @@ def reports(defense: Defense) -> None:
     """Check the stated ε of a locally private defense: another update of the client may change the probability of an
     event of a report (a sent coordinate) by at most a factor e^ε. Raises `ContractBroken` otherwise.
 
-    Updates are constant over coordinates, in five sizes; all pairs of sizes are compared. The tested events are a
-    report above, and a report below, the middle of the coordinate's range. Probabilities come from 64 draws, over all
-    coordinates whose report varies."""
+    The test compares five updates in pairs; in each update all coordinates have the same value, from large to small.
+    The events are a report above, and a report below, the middle of the coordinate's range. Their probabilities are
+    measured in 64 draws, over all coordinates whose report varies."""
     words, trial, epsilon = _stated(defense)
     stage = next(stage for stage in UPDATE_STAGES if trial.stages.has(stage))
     own = trial.at(stage)

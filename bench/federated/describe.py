@@ -167,10 +167,11 @@ class Composition:
         return self.sent({name: value.unflatten(0, (-1, self.senders)) for name, value in mean.items()}, observed)
 
     def local_steps(self, observed: Tensors) -> StepDefense:
-        """Return a function that applies the defense inside a local step. The function takes the step's number, the
-        candidates' gradients, name → (client, example, *shape), and the candidates; it returns the step's gradients,
-        name → (client, *shape). It keeps the defense's states, so calls must have the order of the steps. `observed` is
-        the attacked reading, name → (reading, *shape)."""
+        """Return a function that applies the defense inside local steps, for an attacker who repeats the client's local
+        training on candidates (guessed examples). The function takes the step's number, the candidates' gradients, name
+        → (client, example, *shape), and the candidates; it returns the step's gradients, name → (client, *shape). It
+        keeps the defense's states, so calls must have the order of the steps. `observed` is the attacked reading, name
+        → (reading, *shape)."""
         states: list[dict[int, State]] = []
 
         def between(step: int, each: Mapping[str, Tensor], candidates: Candidates) -> dict[str, Tensor]:

@@ -21,8 +21,8 @@ _FEW = 16  # examples in a batch: with more, and no transform inside a step, onl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taps:
-    """A round's tensors after each stage (each place of the defense in the round), and the defense's states after the
-    round."""
+    """Result of a federated round: the tensors after each stage (each place of the defense in the round), where an
+    attacker may observe them, and the defense's states after the round."""
 
     shown: Mapping[Stage, dict[str, Tensor]]
     """Map from stage to tensors, name → (client, *shape); at `aggregate` (*shape). For stage `example`, the gradient of

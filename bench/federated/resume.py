@@ -93,9 +93,9 @@ def tensors_of(stages: Stages) -> dict[str, Tensor]:
 
 
 def states_of(tensors: Tensors, stages: Stages) -> dict[Place, State]:
-    """Return the states (memory between rounds) of a defense from the flat dictionary `tensors` that `tensors_of`
-    makes: (stage, position of the transform) → state. `stages` is the defense; the states have its order, not the
-    file's, because the order of a sum changes its rounding."""
+    """Read the states (memory between rounds) of a defense from the flat dictionary `tensors` of a file, as
+    `tensors_of` makes it: return (stage, position of the transform) → state. `stages` is the defense; the result has
+    the order of its states, not of the file, because another order would change sums by rounding."""
     return {
         (stage, position): {key: tensors[f"{_STATE}/{stage}/{position}/{key}"] for key in state}
         for (stage, position), state in stages.states.items()

@@ -28,8 +28,8 @@ Kept = dict[str, dict[str, Tensor]]  # a call's key → simulated readings
 
 
 def simulator_seed(seed: int) -> int:
-    """Return the seed for an attacker's own runs of the round, a hash of the experiment's `seed`. With another seed,
-    these runs do not repeat the random draws of the attacked round."""
+    """Return the seed for rounds that an attacker runs itself, a hash of the experiment's `seed`. Because the seeds
+    differ, these rounds do not repeat the random draws of the attacked round."""
     return int.from_bytes(hashlib.sha256(f"simulator {seed}".encode()).digest()[:8], "little")
 
 

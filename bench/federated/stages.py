@@ -99,9 +99,10 @@ class Stages:
 
     @property
     def without_dummies(self) -> Stage | None:
-        """The first stage at which the defense excludes rounds with dummies (clients that the attacker controls), or
-        None if such rounds are possible. At this stage a transform combines the messages of several clients, but does
-        not leave out the values that an attacker with dummies can subtract (`Transform.allows_dummies`)."""
+        """First stage at which the defense does not allow dummies (clients that the attacker controls), or None; the
+        bench then refuses an attack with dummies. At this stage a transform combines several clients' messages or acts
+        at the server, so that the attacker cannot just subtract the dummies' messages (unless it declares
+        `Transform.allows_dummies`)."""
         for stage in STAGES:
             transforms = [each for each in self.transforms.get(stage, ()) if not each.allows_dummies]
             if any(stage in ("server", "aggregate") or each.mixes_clients for each in transforms):

@@ -81,12 +81,12 @@ def of_numbers(after: ArrayLike, before: ArrayLike, clusters: ArrayLike) -> Incr
 
 
 def of_shares(after: ArrayLike, before: ArrayLike, clusters: ArrayLike) -> Increase:
-    """Estimate the increase in the share of successes from `before` to `after`, booleans (pair,). `clusters` (pair,)
-    gives the cluster of each pair, such as its weight seed.
+    """Estimate the increase in the share of successes, such as leaked examples, from `before` to `after`, booleans
+    (pair,). `clusters` (pair,) gives the cluster of each pair, such as its weight seed.
 
-    Each bound is the wider of two: the bound from the clusters, and a bound from the 2 × 2 table of paired successes.
-    The table is needed because a few pairs with equal outcomes show no variation between clusters. Half a pair is added
-    to each field of the table (Agresti & Min 2005, "Wald+2")."""
+    Each bound is the wider of two: the bound from the variation between clusters, and a bound from the 2 × 2 table of
+    paired successes. The table is needed because a few pairs with equal outcomes show no variation between clusters.
+    Half a pair is added to each field of the table (Agresti & Min 2005, "Wald+2")."""
     now, then = np.asarray(after), np.asarray(before)
     if now.dtype != np.bool_ or then.dtype != np.bool_:
         raise ValueError(f"expected successes as booleans, got {now.dtype} and {then.dtype}")

@@ -38,7 +38,8 @@ _FEWEST_TIMED = 3  # trainings; with fewer, the timings' variation is unknown
 
 @dataclass(frozen=True, slots=True)
 class GateMetric:
-    """Metric that the regression gate compares."""
+    """Metric by which the regression gate compares two runs, such as the share of reconstructed examples: its name,
+    direction and margin."""
 
     name: str
     """Name of the metric, such as `asr`."""
