@@ -15,9 +15,9 @@ from bench.parameters import parameter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaClip(Defense):
-    """Normalise each coordinate by a learned mean and scale, clip to norm 1, add noise, and undo the normalisation.
-    Means and scales come only from noised gradients, so they cost no ε. Clipped rows are the updates of a round's
-    clients, or the example gradients of a batch.
+    """Clip and add noise on a learned scale: normalise each coordinate by a learned mean and scale, clip to norm 1, add
+    noise, and undo the normalisation. Means and scales come only from noised gradients, so they cost no ε. Clipped rows
+    are the updates of a round's clients, or the example gradients of a batch.
 
     - `noise` = "share": each of n rows gets noise with multiplier σ/√n, so that the sum has multiplier σ.
     - `noise` = "each": each row gets noise with multiplier σ.

@@ -33,8 +33,8 @@ Quantised = Literal["signs", "ternary"]
 
 
 class Draws(Protocol):
-    """Source of a transform's random numbers. A key for each client or example determines the numbers, or a device's
-    generator draws them."""
+    """Source of a transform's random numbers. For attacks, a key for each client or example determines the numbers, so
+    that runs can be repeated; in a training, a device's generator draws them."""
 
     def normal(self, name: str, like: Tensor) -> Tensor:
         """Draw standard normals in the shape, dtype and device of `like`. `name` distinguishes several draws of a
@@ -49,8 +49,8 @@ class Draws(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Public:
-    """Knowledge that clients, server and attacker share before a training or an attack begins. Two objects are equal
-    only if they are the same object."""
+    """Public knowledge before a training or an attack begins: model, initial weights and public data. Clients, server
+    and attacker share this knowledge. Two objects are equal only if they are the same object."""
 
     model: nn.Module
     """The trained or attacked model in eval mode."""
@@ -102,7 +102,8 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Local:
-    """Data and weights from which the clients' gradients in a local step come."""
+    """The clients' data and weights in a local step, for a transform that needs more than gradients, such as the loss
+    after a trial step."""
 
     model: nn.Module
     """The clients' model in eval mode."""
@@ -147,9 +148,9 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """Effect of a transform that depends on norms only: tensors times factors, plus noise N(0, deviation²) on each
-    coordinate. With such a transform, a training needs no gradient of a single example. *lead are the leading axes
-    (client, or client and example)."""
+    """Fast form of a transform for trainings: tensors times factors, plus noise N(0, deviation²) on each coordinate.
+    Only for a transform whose effect depends on the rows' norms, such as a clip: the training then never forms a single
+    example's gradient. *lead are the leading axes (client, or client and example)."""
 
     factors: Tensors
     """Factor for each row (client or example), name → (*lead); a tensor whose name is absent has factor 1."""
@@ -159,8 +160,8 @@ class Scaling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddedNoise:
-    """Noise of a transform, as attackers know it: independent on each coordinate, with mean 0. Variances are in squared
-    units of the tensors."""
+    """A transform's noise as attackers know it (law and variance): independent on each coordinate, with mean 0.
+    Variances are in squared units of the tensors."""
 
     law: Law = "gaussian"
     """Distribution of each coordinate: "gaussian" or "laplace"."""
@@ -235,8 +236,8 @@ class Transform:
 
     @property
     def quantises(self) -> Quantised | None:
-        """Kind of values in the output: "signs" (±τ) or "ternary" (-τ, 0, τ), with a step τ for each row (client or
-        example) and tensor. None: the output has other values."""
+        """Kind of coarse values in the output, from which an attacker can separate clients' messages: "signs" (±τ) or
+        "ternary" (-τ, 0, τ), with a step τ for each row (client or example) and tensor. None: other values."""
         return None
 
     @property
@@ -308,14 +309,15 @@ class Transform:
         return None
 
     def by_norms(self, norms: Tensors, context: Context) -> Scaling | None:
-        """Return the effect of `apply` on rows (clients or examples) with these norms, so that a training needs no
-        example gradients; None if norms do not determine the effect. `norms`: name → (*lead), with the leading axes
-        *lead; `context`: place in the training."""
+        """Return the effect of `apply` as factors and noise, computed from the norms of rows (clients or examples)
+        only: a training then needs no example gradients. None if norms do not determine the effect. `norms`: name →
+        (*lead), with the leading axes *lead; `context`: place in the training."""
         return None
 
     def update_by_norms(self, norms: Tensors, state: State, context: Context) -> tuple[Scaling, State] | None:
-        """Return the effect of `update` on rows (clients or examples) with these norms, and the next state, so that a
-        training needs no example gradients. None if norms do not determine the effect.
+        """Return the effect of `update` as factors and noise, with the next state, computed from the norms of rows
+        (clients or examples) only: a training then needs no example gradients. None if norms do not determine the
+        effect.
 
         - `norms`: name → (*lead), with the leading axes *lead.
         - `state`: memory before the transform; `context`: place in the training."""
@@ -332,10 +334,10 @@ class Transform:
         return None
 
     def variance_at(self, tensors: Tensors, context: Context) -> Tensors | None:
-        """Return the exact noise variance for these `tensors`, name → (*lead, *shape) with the leading axes *lead; None
-        if `noise` already gives the variance. A transform defines this method if its noise depends on the tensors and
-        `noise` gives only a bound. The contract tests then compare this variance with random draws. `context`: place in
-        the training."""
+        """Return the exact noise variance for these `tensors`, name → (*lead, *shape) with the leading axes *lead, for
+        the contract tests, which compare this variance with random draws. A transform defines this method if its noise
+        depends on the tensors and `noise` gives only a bound; None if `noise` already gives the variance. `context`:
+        place in the training."""
         return None
 
     def initial_of(self, shapes: Shapes, clients: int) -> State:

@@ -19,9 +19,10 @@ _MARGIN = 2.0  # factor on the largest norm of public examples' gradients
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendOrthogonal(Transform):
-    """Replace each tensor g of a row (a client's mean gradient of a local step) by a random vector o with o ⟂ g and ‖o‖
-    = ‖g‖: a standard normal vector, projected and rescaled. `trials` such rows are drawn. The row is sent that gives
-    the least loss on the batch, after a step along the row with the learning rate `rate`."""
+    """Send a random vector in place of the gradient. Each tensor g of a row (a client's mean gradient of a local step)
+    is replaced by a random vector o with o ⟂ g and ‖o‖ = ‖g‖: a standard normal vector, projected and rescaled.
+    `trials` such rows are drawn; sent is the row after which the loss on the batch is least, for a step with the
+    learning rate `rate`."""
 
     random: ClassVar[bool] = True
 
@@ -53,19 +54,22 @@ class SendOrthogonal(Transform):
         return best
 
     def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
-        """Return the mean over the random vectors, for candidates `tensors`: zero."""
+        """Return the transform's output for an attacker's candidate gradients `tensors`, averaged over the random
+        vectors: zeros with the same shapes, and the unchanged `state`. `context`: place in the training."""
         return {name: 0.0 * g for name, g in tensors.items()}, state
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
-        """Return the reading `observed`, made orthogonal to the candidate c in `tensors` and as long as c, in each
-        tensor. At the true gradient, the result is the reading. Any other candidate has another length, or is not
-        orthogonal to the reading: two exact equations for each tensor."""
+        """Simulate the transform on an attacker's candidate gradients `tensors`, with the random vectors that the
+        attacked reading `observed` shows. The result is the reading, made orthogonal to the candidate c and as long as
+        c, in each tensor. At the true gradient, the result is the reading. Any other candidate has another length, or
+        is not orthogonal to the reading: two exact equations for each tensor."""
         return _orthogonal(observed, tensors, context.lead)
 
     def noise(self, context: Context, state: State) -> AddedNoise:
-        """Return the noise that an attacker assumes if the reading of a single client is not known. A tensor with
-        gradient g and n coordinates has the variance ‖g‖²/(n - 1) per coordinate. For ‖g‖, twice the largest norm among
-        public examples' gradients is taken, so the variance is an upper bound; without public data it is 1."""
+        """Return the noise that attackers assume behind a mean over clients, where a single client's vector is unknown.
+        A tensor with gradient g and n coordinates has the variance ‖g‖²/(n - 1) per coordinate. For ‖g‖, twice the
+        largest norm among public examples' gradients is taken, so the variance is an upper bound; without public data
+        the variance is 1."""
         gradients = public_gradients(context)
         if gradients is None:
             return AddedNoise(variance=1.0, bound=True)
@@ -76,8 +80,9 @@ class SendOrthogonal(Transform):
         return AddedNoise(variance=variance, bound=True)
 
     def log_density(self, tensors: Tensors, observed: Tensors, context: Context) -> Tensor:
-        """Return minus the squared distance of the simulated reading `tensors` from `observed`, relative to the length
-        of each tensor, summed over tensors, for each row. The distance is 0 up to rounding at the truth."""
+        """Score candidates by how well they explain the attacked reading `observed`: minus the squared distance between
+        `tensors` (the reading simulated for a candidate) and `observed`, relative to each tensor's squared length,
+        summed over tensors. Return a score per row; the truth has 0 up to rounding."""
         total = None
         for name, value in tensors.items():
             seen = rows(observed[name], context.lead)

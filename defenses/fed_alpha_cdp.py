@@ -19,11 +19,14 @@ _SOURCE = "Fed-αCDP"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FedAlphaCdp(Defense):
-    """Clip each tensor of each example gradient to C, and add noise σ·S; S ≤ C is the largest norm in the batch. With
-    `decay` (Fed-αCDP[σ]) σ falls during training, to `final` after T rounds. `noise` is placed as in `fed-cdp`: on each
-    example, on the mean (`batch`), or on the mean and divided by the batch size B (`code`) and by √K (`share`). The
-    paper gives no constants for its decays; `as-published` follows the authors' accounting script. S depends on the
-    data: the paper claims ε as if S = C, and no accountant covers the difference."""
+    """Clip each tensor of each example gradient to C, and add noise σ·S that follows the batch: S ≤ C is the largest
+    norm in the batch. The noise is at most as large as in `fed-cdp`, but no accountant covers the data-dependent S: the
+    paper claims ε as if S = C.
+
+    - `decay` (Fed-αCDP[σ]): σ falls during training, to `final` after T rounds. The paper gives no constants for its
+      decays; `as-published` follows the authors' accounting script.
+    - `noise`: placement as in `fed-cdp`: on each example, on the mean (`batch`), or on the mean and divided by the
+      batch size B (`code`) and by √K (`share`)."""
 
     reference = "Fed-αCDP §5.1 to §5.3"
     stages = ("example", "step")

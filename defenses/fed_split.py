@@ -12,10 +12,10 @@ from bench.parameters import parameter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FedSplit(Defense):
-    """Add Fed-CDP noise N(0, σ²C²) to each batch mean of example gradients clipped to C, and Fed-SDP noise N(0,
-    σ_u²C_u²/K²) to the mean of K updates clipped to C_u. This defense is the baseline for joint accounting (Bayesian DP
-    §V-C, figure 2). In joint accounting the first noise counts for both levels, examples and clients; here each level
-    has separate noise. ε is example-level."""
+    """Add noise at two levels: Fed-CDP noise N(0, σ²C²) on each batch mean of example gradients clipped to C, and
+    Fed-SDP noise N(0, σ_u²C_u²/K²) on the mean of K client updates clipped to C_u. Both levels have separate noise. The
+    defense is the baseline for joint accounting (Bayesian DP §V-C, figure 2), in which the first noise counts for both
+    levels. ε is example-level."""
 
     reference = "Bayesian DP §V-C (split accounting; Triastcyn & Faltings 2019)"
     stages = ("example", "step", "server", "aggregate")

@@ -13,7 +13,8 @@ from bench.parameters import parameter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LdpFl(Defense):
-    """Replace each weight in c ± r by a random report c ± r(e^ε + 1)/(e^ε - 1); the server averages the reports.
+    """Randomise each weight inside the client for local privacy: a weight in c ± r becomes a random report, c + rκ or c
+    - rκ with κ = (e^ε + 1)/(e^ε - 1); the server averages the reports.
 
     - `range` = "adaptive" takes (c, r) for each tensor from the server's weights; "fixed" uses the same (c, r) for all
       tensors, and clips weights outside.

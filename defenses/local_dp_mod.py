@@ -15,7 +15,8 @@ from bench.parameters import parameter
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalDpMod(Defense):
     """Clip each client's weight difference to `clipping_norm` over all tensors, and add Gaussian noise to every
-    coordinate. The standard deviation of the noise is `sensitivity`·√(2 ln(1.25/`delta`))/`epsilon`.
+    coordinate, as in Flower's LocalDpMod. The standard deviation of the noise is `sensitivity`·√(2
+    ln(1.25/`delta`))/`epsilon`.
 
     The library takes `sensitivity` on trust. A replaced client changes its clipped update by up to 2·`clipping_norm`,
     and the harness computes ε from this change. The defaults are those of the hospital platform FLIP: noise of 4.8e-5,

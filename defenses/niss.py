@@ -18,12 +18,14 @@ from bench.parameters import parameter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Niss(Defense):
-    """Clip each update to C and add v independent pieces of noise, each N(0, σ²C²/v). A client sends each piece,
-    negated, to another of v neighbours. A neighbour multiplies a received piece by a factor N(1, σ_r²), and adds the
-    product to its upload. The noise variance of an upload is then (2 + σ_r²)·σ²C². In the mean over clients, the noise
-    variance is σ_r² times its value without the exchange: 0 at σ_r = 0. Clients exchange shares at stage `exchange`, so
-    the update that leaves a client (type-1) is only clipped. All clients must have equal weights in the mean, and all
-    neighbours must be in the round of K clients: v ≤ K - 1."""
+    """Add noise to each client's update such that the clients' noises cancel in the mean. Each update is clipped to C.
+    A client adds v independent pieces of noise, each N(0, σ²C²/v), and sends each piece, negated, to another of v
+    neighbours. A neighbour multiplies a received piece by a factor N(1, σ_r²), and adds the product to its upload.
+
+    The noise variance of an upload is then (2 + σ_r²)·σ²C². In the mean over clients, the noise variance is σ_r² times
+    its value without the exchange: 0 at σ_r = 0. Clients exchange pieces at stage `exchange`, so the update that leaves
+    a client (type-1) is only clipped. All clients must have equal weights in the mean, and all neighbours must be in
+    the round of K clients: v ≤ K - 1."""
 
     reference = "Wang, Li, Zhou et al. 2021 (NISS), §IV, algorithm 2, theorems 2 and 3"
     stages = ("client", "exchange")

@@ -16,9 +16,9 @@ from bench.rows import flattened, kth_smallest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepAbovePercentile(Transform):
-    """Zero the coordinates with magnitude below a percentile of all magnitudes in the row (a client's tensors), and
-    limit the others to ±`limit`. A coordinate at the percentile is kept. The percentile is NumPy's: between two
-    magnitudes, linearly interpolated."""
+    """Keep only large coordinates, and limit them: coordinates with magnitude below a percentile over the row (a
+    client's tensors) become zero, all others are limited to ±`limit`. A coordinate at the percentile is kept. The
+    percentile is NumPy's: between two magnitudes, linearly interpolated."""
 
     percentile: float
     """Percentile of the magnitudes, from 0 to 100, below which coordinates become zero."""
@@ -46,10 +46,12 @@ class KeepAbovePercentile(Transform):
     def smoothed(
         self, tensors: Tensors, state: State, context: Context, width: float
     ) -> tuple[dict[str, Tensor], State]:
-        """Return the output for candidates `tensors` with a gradual transition from zeroed to kept, for an attacker's
-        search, and the unchanged `state`. The function sigmoid((|g|/c - 1)/`width`) replaces the decision |g| ≥ c, for
-        each coordinate g and the percentile c; `width` is relative to c. A row (a client's tensors) with c = 0 needs no
-        transition. `context`: place in the training."""
+        """Simulate the filter on an attacker's candidate gradients `tensors`, with a gradual transition from zeroed to
+        kept, so that a search has a useful derivative. Return the result and the unchanged `state`.
+
+        - `width`: width of the transition relative to the percentile c. sigmoid((|g|/c - 1)/`width`) replaces the
+          decision |g| ≥ c for each coordinate g; a row (a client's tensors) with c = 0 needs no transition.
+        - `context`: place in the training."""
         cutoff = self._cutoff(tensors, context.lead)
         shares = {
             name: gradual(tensor, broadcast(cutoff.where(cutoff > 0, 1.0), tensor), width)
@@ -61,13 +63,12 @@ class KeepAbovePercentile(Transform):
         }, state
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
-        """Return the filter's output for the gradients `tensors` of an attacker's guess, with the zeros that the
-        attacked reading `observed` shows. At nonzero coordinates the output is the gradient clipped to ±`limit`. At
-        zeros the output is the part of the gradient above the filter's threshold: 0 for a right guess.
-        `context`: place in the training.
+        """Simulate the filter on an attacker's candidate gradients `tensors`, with the zeros that the attacked reading
+        `observed` shows. At nonzero coordinates the output is the candidate clipped to ±`limit`. At zeros the output is
+        the part of the candidate above the filter's threshold: 0 for a right guess. `context`: place in the training.
 
         The threshold is the least nonzero magnitude of the reading. If `limit` has clipped this magnitude, the
-        threshold is the percentile of the guess."""
+        threshold is the percentile of the candidate."""
         seen = flattened(observed, context.lead).abs()
         least = seen.where(seen > 0, torch.inf).amin(-1)
         shortened = least >= self.limit * (1 - 1e-6)

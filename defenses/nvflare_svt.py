@@ -20,8 +20,8 @@ _ZERO = 1e-20  # kept zero, relative to the limit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChooseByThreshold(Transform):
-    """Keep about a `fraction` of a row's n coordinates (a client's tensors), limited to ±`limit`, and set the others to
-    zero. c = ⌈`fraction`·n⌉.
+    """Choose coordinates by the sparse vector technique, as NVFLARE does: about a `fraction` of a row's n coordinates
+    (a client's tensors) are kept, limited to ±`limit`; the others become zero. c = ⌈`fraction`·n⌉.
 
     1. The threshold is `tau` plus Laplace noise with scale `limit`/ε₁.
     2. In each pass, every coordinate w that is not yet accepted is accepted if |w|, limited to `limit`, plus new
@@ -71,8 +71,9 @@ class ChooseByThreshold(Transform):
         return ("zeros",)
 
     def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
-        """Return candidates `tensors` within ±`limit`, times each coordinate's probability to be kept. The probability
-        is computed for a threshold without noise."""
+        """Return the transform's output for an attacker's candidate gradients `tensors`, averaged over the random
+        choice, and the unchanged `state`: each coordinate within ±`limit`, times its probability to be kept. The
+        probability is computed for a threshold without noise. `context`: place in the training."""
         vectors = flattened(tensors, context.lead).detach().double()
         chance, count = self._chance(vectors, vectors.new_full((1,), self.tau)), self._count(vectors.shape[-1])
         once = chance.sum(-1, keepdim=True).clamp_min(_TINY)
@@ -82,9 +83,10 @@ class ChooseByThreshold(Transform):
         return {name: value * kept[name].to(value) for name, value in self._limited(tensors).items()}, state
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
-        """Return candidates `tensors` within ±`limit` at the nonzero coordinates of the reading `observed`, and zero at
-        the others. The choice of coordinates is not used: its noise hides the values, with a scale of 2c/ε₂ times the
-        largest magnitude."""
+        """Simulate the transform on an attacker's candidate gradients `tensors`, with the choice that the attacked
+        reading `observed` shows: the candidate within ±`limit` at the reading's nonzero coordinates, and zero at the
+        others. The choice itself is not used as evidence: its noise, with a scale of 2c/ε₂ times the largest magnitude,
+        hides the values. `context`: place in the training."""
         return {name: value.where(observed[name] != 0, 0.0) for name, value in self._limited(tensors).items()}
 
     def _count(self, size: int) -> int:

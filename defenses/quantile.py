@@ -17,12 +17,13 @@ _SOURCE = "Andrew et al. 2021"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantile(Defense):
-    """Clip rows to norm C and add noise with multiplier z; C moves towards the γ-quantile of the norms (γ =
-    `quantile`). Rows are a round's K updates, or a batch's B examples; n is their number. After each use of C,
-    C ← C·exp(-η_C(b̃ - γ)) with the step η_C = `rate`, where b̃ is the share of rows with a norm within C. This count of
-    rows has noise with deviation σ_b = n/20. `share` gives each row N(0, z²C²/n): the sum carries N(0, z²C²). `each`
-    gives each row N(0, z²C²).
+    """Clip with an adaptive bound, and add noise: the bound C follows the γ-quantile of the rows' norms (γ =
+    `quantile`). Rows are a round's K updates, or a batch's B example gradients; n is their number.
 
+    - Bound: after each use, C ← C·exp(-η_C(b̃ - γ)) with the step η_C = `rate`. b̃ is the share of rows with a norm
+      within C; this count of rows has noise with deviation σ_b = n/20.
+    - Noise with multiplier z: `noise` = "share" gives each row N(0, z²C²/n), so the sum carries N(0, z²C²); "each"
+      gives each row N(0, z²C²).
     - `correction` = "exact": z = (σ⁻² - (2σ_b)⁻²)^(-1/2) is larger than σ, so that both noises together have the ε of
       σ. z exists only for σ < n/10; a larger σ raises ValueError.
     - `correction` = "none": z = σ, and ε covers both noises."""

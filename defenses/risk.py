@@ -24,7 +24,7 @@ def layer_of(name: str) -> str:
 
 
 def layers(tensors: Tensors) -> dict[str, list[str]]:
-    """Group the parameter names in `tensors` (name → tensor) by layer: layer → names, in the order of `tensors`."""
+    """Group parameter names by layer: layer → names, in the order of `tensors` (name → tensor)."""
     return grouped(tensors, layer_of)
 
 
@@ -53,8 +53,8 @@ def layer_risks(public: Public, *, directions: int) -> dict[str, float]:
 
 
 def equal_risk(tensors: Tensors, risks: Mapping[str, float], slices: int) -> tuple[int, ...]:
-    """Cut an update, as a single vector, into `slices` slices with about equal leakage risk; return the end position of
-    each slice.
+    """Cut an update, as a single vector, into `slices` ranges with about equal leakage risk; return the end position of
+    each range. The defense Risk-balanced adds noise to some of these slices.
 
     - `tensors`: name → tensor; only names, order and sizes are used.
     - `risks`: layer → risk, from `layer_risks`.
@@ -85,9 +85,11 @@ def block_size(tensors: Tensors) -> int:
 
 
 def root_set(public: Public, *, examples: int, bias: float) -> Public:
-    """Select from `public` the small set of examples on which layer risks are measured; return public knowledge with
-    these examples. The set has `examples` examples, of which a share `bias` has the class of the first example, and the
-    rest other classes. Bias 0 selects the first examples. The set is smaller if a class has too few examples."""
+    """Select the small public root set on which layer risks are measured: return `public` with these examples only.
+    Bias 0 selects the first examples.
+
+    - `examples`: number of examples; fewer if a class has too few.
+    - `bias`: share of the set with the class of the first example; the rest has other classes."""
     if bias == 0:
         rows = torch.arange(min(examples, len(public.inputs)))
     else:

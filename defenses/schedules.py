@@ -14,14 +14,14 @@ Schedule = Callable[[int], float]
 
 
 def value_at(number: float | Schedule, round: int) -> float:
-    """Return the value of `number` in a `round` (counted from 0): the number itself, or the schedule's value in this
-    round."""
+    """Return a parameter's value in a `round` (counted from 0). `number` is a constant, or a schedule: a function of
+    the round."""
     return number(round) if callable(number) else number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constant:
-    """Schedule with the same value in all rounds."""
+    """Schedule for a noise multiplier or clip bound that stays equal in all rounds."""
 
     value: float
     """The value in every round."""
@@ -35,7 +35,8 @@ class Constant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Linear:
-    """Linear decay σ_0·(1 - γ·t) over rounds t, with σ_0 = `initial` and γ = `slope`; 0 for t ≥ 1/γ."""
+    """Schedule for a noise multiplier or clip bound with linear decay over rounds t: σ_0·(1 - γ·t), with σ_0 =
+    `initial` and γ = `slope`; 0 for t ≥ 1/γ."""
 
     initial: float
     """σ_0, the value in round 0."""
@@ -52,7 +53,8 @@ class Linear:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staircase:
-    """Stepwise decay σ_0·(1 - γ·⌊t/Γ⌋) over rounds t, at least 0; γ = `drop`, Γ = `every` rounds between drops."""
+    """Schedule for a noise multiplier or clip bound with stepwise decay over rounds t: σ_0·(1 - γ·⌊t/Γ⌋), at least 0,
+    with σ_0 = `initial`, γ = `drop` and Γ = `every` rounds between drops."""
 
     initial: float
     """σ_0, the value in round 0."""
@@ -72,7 +74,8 @@ class Staircase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exponential:
-    """Exponential decay σ_0·exp(-γ·t) over rounds t, with γ = `decay`."""
+    """Schedule for a noise multiplier or clip bound with exponential decay over rounds t: σ_0·exp(-γ·t), with σ_0 =
+    `initial` and γ = `decay`."""
 
     initial: float
     """σ_0, the value in round 0."""
@@ -89,8 +92,9 @@ class Exponential:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cyclic:
-    """Cosine decay in c cycles; each falls from σ_0 nearly to 0. The value is (σ_0/2)·(cos(π·mod(t - 1, P)/P) + 1),
-    with t = round + 1 (the paper's t) and P = ⌈T/c⌉."""
+    """Schedule for a noise multiplier or clip bound with cosine decay in c cycles; in each cycle the value falls from
+    σ_0 nearly to 0. The value is (σ_0/2)·(cos(π·mod(t - 1, P)/P) + 1), with t = round + 1 (the paper's t) and P =
+    ⌈T/c⌉."""
 
     initial: float
     """σ_0, the value at the start of a cycle."""

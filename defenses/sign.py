@@ -10,10 +10,10 @@ from bench.parameters import parameter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sign(Defense):
-    """Send (‖g‖₁/n)·sign(g) for each tensor g with n coordinates. signSGD (Bernstein et al. 2018, algorithm 1) sends
-    only sign(g), and leaves the size to the learning rate. The scale comes from EF-signSGD (Karimireddy et al. 2019,
-    algorithm 1). Departures: the server averages updates, without signSGD's majority vote. Clients keep no error for
-    the next round, unlike EF-signSGD (`top-k` has such a memory)."""
+    """Compress an update to signs and a scale per tensor: send (‖g‖₁/n)·sign(g) for each tensor g with n coordinates.
+    signSGD (Bernstein et al. 2018, algorithm 1) sends only sign(g), and leaves the size to the learning rate. The scale
+    comes from EF-signSGD (Karimireddy et al. 2019, algorithm 1). Departures: the server averages updates, without
+    signSGD's majority vote. Clients keep no error for the next round, unlike EF-signSGD (`top-k` has such a memory)."""
 
     reference = "Bernstein et al. 2018 (signSGD); the scale of Karimireddy et al. 2019"
     stages = ("example", "client")

@@ -11,9 +11,10 @@ from bench.parameters import parameter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Soteria(Defense):
-    """Zero columns in a linear layer's weight gradient, for the input features r_i with least ‖∂r_i/∂x‖/|r_i|. These
-    features reveal most about the example x. Other layers are unchanged. Balunović et al. 2022 broke this defense: the
-    reading (the observed update) shows the missing columns, and the other layers suffice for a reconstruction."""
+    """Remove the features that reveal most about an example from a linear layer's weight gradient: zero the columns of
+    the input features r_i with least ‖∂r_i/∂x‖/|r_i|, for example x. Other layers are unchanged. Balunović et al. 2022
+    broke this defense: the reading (the observed update) shows the missing columns, and the other layers suffice for a
+    reconstruction."""
 
     reference = "Sun et al. 2021 (Soteria), §4; Risk-balanced's PLD"
     stages = ("example",)

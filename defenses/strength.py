@@ -8,9 +8,9 @@ from typing import Any, Literal, get_args, get_type_hints
 
 @dataclass(frozen=True, slots=True)
 class Strength:
-    """Parameter that sets a defense's amount of protection, with a weak and a strong end. A value's position in [0, 1]
-    is 0 at `weak` and 1 at `strong`. `weak` may be larger than `strong`, as for the share of coordinates that a client
-    keeps."""
+    """Declaration of the parameter that sets a defense's amount of protection, with its weak and strong ends, for
+    searches over strength. A value's *position* in [0, 1] is 0 at `weak` and 1 at `strong`. `weak` may be larger than
+    `strong`, as for the share of coordinates that a client keeps."""
 
     parameter: str
     """Name of the parameter."""
@@ -55,8 +55,9 @@ class Strength:
         return math.log(self.scaled(self.weak)), math.log(self.scaled(self.strong))
 
     def scaled(self, value: float) -> float:
-        """Return x = `value` for the scale `log`, and `whole` - x for the scale `log-rest` (shares near the whole).
-        Equal steps in the position multiply the result by equal factors."""
+        """Transform a parameter's value to the scale on which positions are logarithmic: x = `value` for the scale
+        `log`, and `whole` - x for the scale `log-rest` (shares near the whole). Equal steps in the position multiply
+        the result by equal factors."""
         return value if self.scale == "log" else self.whole - value
 
 

@@ -10,10 +10,10 @@ from bench.parameters import parameter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TernGrad(Defense):
-    """Send s_t·sign(g) with probability |g|/s_t, otherwise 0; coordinates are first limited to ±c standard deviations.
-    The scale s_t = max|g| over a tensor makes the result unbiased around the limited gradient g. Weight and bias have
-    separate scales. Departure: clients do not agree on a common s_t (scaler sharing, §3.2), since clients would then
-    depend on each other."""
+    """Quantise each coordinate to three values: send s_t·sign(g) with probability |g|/s_t, otherwise 0; coordinates are
+    first limited to ±c standard deviations. The scale s_t = max|g| over a tensor makes the result unbiased around the
+    limited gradient g. Weight and bias have separate scales. Departure: clients do not agree on a common s_t (scaler
+    sharing, §3.2), since clients would then depend on each other."""
 
     reference = "Wen et al. 2017 (TernGrad), NeurIPS, algorithm 1, §3.2 (layer-wise ternarizing, gradient clipping)"
     stages = ("example", "client")

@@ -10,10 +10,10 @@ from bench.parameters import parameter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopK(Defense):
-    """Send the k largest magnitudes of m + g over the whole update g; keep the rest as memory m for the next round. A
-    client's first round has m = 0 and equals `prune` with the same share. Later updates carry remains from earlier
-    examples. Only the client knows m, so attackers cannot simulate the defense in later rounds. Clients outside a round
-    keep their memory."""
+    """Sparsify with error feedback: send the k largest magnitudes of m + g over the whole update g, and keep the rest
+    as memory m for the next round. A client's first round has m = 0 and equals `prune` with the same share. Later
+    updates carry remains from earlier examples. Only the client knows m, so attackers cannot simulate the defense in
+    later rounds. Clients outside a round keep their memory."""
 
     reference = "Stich et al. 2018, NeurIPS, algorithm 1 (Mem-SGD); share of Aji & Heafield 2017"
     stages = ("client",)

@@ -10,12 +10,13 @@ from bench.parameters import parameter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VarianceBased(Defense):
-    """Hold a coordinate back until its accumulated gradient r is large against its variance v: r² > α·v. r sums the
-    batches' mean gradients since the last sending. v sums Σ_z (g_z/B)² over their examples z, with the gradient g_z and
-    the batch size B; each step without sending multiplies v by ζ. With B = 1, v = r² in a client's first step: for α <
-    1 every coordinate is sent, as without a defense; for α ≥ 1 none is sent, and a first round's reading (observed
-    update) is all zeros. Hence single examples say little about this defense. A single example's gradient, at type-2,
-    is not compressed.
+    """Compress by delay: hold a coordinate back until its accumulated gradient r is large against its variance v, r² >
+    α·v. r sums the batches' mean gradients since the last sending. v sums Σ_z (g_z/B)² over their examples z, with the
+    gradient g_z and the batch size B; each step without sending multiplies v by ζ.
+
+    With B = 1, v = r² in a client's first step: for α < 1 every coordinate is sent, as without a defense; for α ≥ 1
+    none is sent, and a first round's reading (observed update) is all zeros. Hence single examples say little about
+    this defense. A single example's gradient, at type-2, is not compressed.
 
     Departures: the paper encodes sent values in 4 bits, here values are unencoded. Every local step is an iteration: L
     = 1 is the paper's method, and with L > 1 local steps a client trains on its delayed gradients."""

@@ -11,17 +11,16 @@ SERIES_ROUNDING = 3  # Fed-αCDP rounds a step's ε to this many digits before c
 
 
 def classic(sigma: float, delta: float) -> float:
-    """Return ε of a single Gaussian step by the classic formula √(2 ln(1.25/δ))/σ (Dwork & Roth 2014, theorem A.1,
-    proved only for ε < 1).
-
-    - `sigma`: noise multiplier σ (noise deviation over sensitivity). With ε in place of σ, the result is σ.
-    - `delta`: δ."""
+    """Return ε at δ = `delta` for a single Gaussian noise step, by the classic formula √(2 ln(1.25/δ))/σ (Dwork & Roth
+    2014, theorem A.1, proved only for ε < 1). `sigma` is the noise multiplier σ: noise deviation over sensitivity. The
+    formula is its own inverse: with ε as the argument `sigma`, the result is the σ for this ε."""
     return math.sqrt(2 * math.log(1.25 / delta)) / sigma
 
 
 def amplified(epsilon: float, q: float) -> float:
-    """Return ε of a step on a random sample of the rows (examples or clients): ln(1 + q(e^ε - 1)). `epsilon` is the
-    step's ε if all rows were used; `q` is the sampling rate, a row's probability to be in the sample."""
+    """Return ε of a noise step on a random sample of rows (examples or clients), which is smaller than on all rows
+    (amplification by sampling): ln(1 + q(e^ε - 1)). `epsilon` is the step's ε without sampling; `q` is the sampling
+    rate, a row's probability to be in the sample."""
     if epsilon > _LARGE:
         return epsilon + math.log(q)
     return math.log1p(q * math.expm1(epsilon))

@@ -11,9 +11,9 @@ Unit = Literal["example", "client"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mechanism:
-    """Gaussian noise on clipped rows, in the form that accountants need to compute ε. A row is an example's gradient or
-    a client's update. The noise deviation over the sensitivity is σ_t times a factor, which depends on the attacker's
-    access."""
+    """Noise and sensitivity of a defense that clips rows and adds Gaussian noise: the input from which accountants
+    compute ε. A row is an example's gradient or a client's update. The noise multiplier (noise deviation over
+    sensitivity) is σ_t times a factor, which depends on the attacker's access."""
 
     unit: Unit
     """Protected unit: an example or a client."""
@@ -44,7 +44,8 @@ class Mechanism:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reports:
-    """Locally private reports of clients: each coordinate that a client sends is a report."""
+    """Local privacy of a defense in which clients randomise each sent coordinate (a report) themselves: the input from
+    which accountants compute ε."""
 
     epsilon: float
     """ε of a report."""
@@ -57,7 +58,8 @@ class Reports:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """Frequency with which a training uses a row (an example or a client)."""
+    """Frequency with which a training uses a protected row (an example or a client): the input for amplification by
+    sampling and for composition over rounds."""
 
     q: float
     """Sampling rate: the probability that a step uses a given row (an example or a client)."""
@@ -109,10 +111,11 @@ def sampling_of(
 
 
 def uses_of_example(*, steps: int, batch: int, client_examples: int) -> int:
-    """Return the largest weight of a single example in a client's round: Σ n² over the local steps, with n copies of
-    the example in a step's batch. `steps` is the number of local steps, `batch` the batch size, `client_examples` the
-    number of the client's examples.
+    """Return the worst-case weight of a single example in a client's round, for ε against an attacker who knows the
+    rounds with this example: Σ n² over the local steps, with n copies of the example in a step's batch. Every pass over
+    the examples uses each example once, but a batch across two passes may hold an example twice.
 
-    Every pass over the examples uses each once, but a batch across two passes may hold an example twice."""
+    - `steps`: number of local steps; `batch`: batch size.
+    - `client_examples`: number of the client's examples."""
     passes = max(1, -(-steps * batch // client_examples))
     return 2 * passes if passes > 1 and client_examples % batch else passes

@@ -116,8 +116,10 @@ def _fractional(q: float, sigma: float, order: float) -> float:
 
 
 def multiplicities(sigmas: Sequence[float], each: int) -> dict[float, int]:
-    """Count the steps of each noise multiplier: multiplier → number of steps. `sigmas` are the multipliers of
-    successive rounds or local steps; each entry counts `each` steps."""
+    """Count the steps with equal noise, in the form that accountants take: noise multiplier → number of steps.
+
+    - `sigmas`: noise multipliers for successive rounds or local steps.
+    - `each`: number of steps for an entry of `sigmas`."""
     counts: dict[float, int] = {}
     for sigma in sigmas:
         counts[sigma] = counts.get(sigma, 0) + each

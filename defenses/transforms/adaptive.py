@@ -16,9 +16,9 @@ _MEAN, _SPREAD = "mean/", "variance/"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaptiveClip(Transform):
-    """Normalise each coordinate g of a row (a client's or an example's tensors), w = (g - a)/b, clip w to norm 1 over
-    all coordinates, add noise, and undo: b·w + a. The noise has the deviation `multiplier`. The noised results g̃
-    update mean a and spread s, hence scale b:
+    """Clip and noise each gradient coordinate on a learned scale. For each coordinate g of a row (a client's or an
+    example's tensors): normalise, w = (g - a)/b; clip w to norm 1 over all coordinates; add noise with deviation
+    `multiplier`; undo the normalisation, b·w + a. The noised results g̃ update mean a and spread s, hence scale b:
 
     - v = (g̃ - a)² - b²·multiplier²/n, limited to [h1, h2]; n is the number of rows that share a state.
     - a ← .99a + .01g̃; s² ← .9s² + .1v; b_i = √s_i·√Σs.

@@ -13,10 +13,10 @@ from bench.rows import flattened, unflattened
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compensate(Transform):
-    """Project the mean update, as a matrix C (v × w), on the directions P without noise: C·P·Pᵀ (Risk-balanced §5).  C
-    has the concatenated coordinates in rows, padded with zeros.  P holds the eigenvectors of CᵀC/v with eigenvalues
-    outside the noise's Marchenko–Pastur interval σ̂²(1 ± √(w/v))²; eigenvalues below the interval also count as data.
-    """
+    """Remove noise from the mean update at the server: only directions with more or less variance than pure noise are
+    kept. The update's coordinates, padded with zeros, are the rows of a matrix C (v × w); the result is C·P·Pᵀ
+    (Risk-balanced §5). P holds the eigenvectors of CᵀC/v with eigenvalues outside the noise's Marchenko–Pastur interval
+    σ̂²(1 ± √(w/v))²."""
 
     variance: float
     """σ̂², the noise variance per coordinate of the mean, assumed equal for all coordinates."""
@@ -45,10 +45,10 @@ class Compensate(Transform):
         return unflattened(kept, tensors, context.lead)
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
-        """Return the output for candidates `tensors`, under the directions P that the server kept: C·P·Pᵀ, with the
-        candidate as a matrix C. The rows of the attacked reading `observed`, as a matrix, lie in the span of P, so P is
-        computed from these rows. The last row is left out for P, because it was cut off with the padding. `context`:
-        place in the training."""
+        """Simulate the transform on an attacker's candidate updates `tensors`, with the directions P that the attacked
+        reading `observed` shows: C·P·Pᵀ, with the candidate as a matrix C. The rows of the reading, as a matrix, lie in
+        the span of P, so P is computed from these rows. The last row is left out for P, because it was cut off with the
+        padding. `context`: place in the training."""
         width, height = self._size(flattened(tensors, context.lead).shape[-1])
         c, seen = (self._matrix(flattened(each, context.lead), width, height) for each in (tensors, observed))
         shown = seen[..., :-1, :].detach()

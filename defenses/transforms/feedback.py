@@ -12,9 +12,9 @@ from bench.defenses.transforms.mask import KeepLargest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RememberUnsent(Transform):
-    """Send the largest coordinates of p = m + g, the sum of memory m and gradient g, and keep the rest as memory: m ← p
-    - top_k(p), from m = 0. So the sent values plus m equal the sum of all g. The rule is Stich et al. 2018, algorithm
-    1, with η∇f as g."""
+    """Sparsify with error feedback: send the largest coordinates of p = m + g, the sum of memory m and gradient g, and
+    keep the rest as memory, m ← p - top_k(p), from m = 0. So the sent values plus m equal the sum of all g. The rule is
+    Stich et al. 2018, algorithm 1, with η∇f as g."""
 
     owner: Literal["server", "client"] = "client"
     """Each client holds its memory."""
@@ -40,18 +40,18 @@ class RememberUnsent(Transform):
     def smoothed(
         self, tensors: Tensors, state: State, context: Context, width: float
     ) -> tuple[dict[str, Tensor], State]:
-        """Return the output for candidates `tensors` with a gradual transition from unsent to sent, for an attacker's
-        search, and the new memory. The output is a gradual version of the largest coordinates of p, the sum of memory
-        (`state`) and gradient; the new memory is p minus the output. `width` is the relative width of the transition,
-        `context` the place in the training."""
+        """Simulate the transform on an attacker's candidate gradients `tensors`, with a gradual transition from unsent
+        to sent, so that a search has a useful derivative. The output is a gradual version of the largest coordinates of
+        p, the sum of memory (`state`) and gradient. Return the output and the new memory, p minus the output. `width`
+        is the relative width of the transition, `context` the place in the training."""
         whole = {name: tensor + state[name].to(tensor) for name, tensor in tensors.items()}
         sent, _ = KeepLargest(share=self.share).smoothed(whole, state, context, width)
         return sent, {name: (value - sent[name]).detach() for name, value in whole.items()}
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor] | None:
-        """Return the output for candidates `tensors` in round 0: the candidate at the coordinates that the attacked
-        reading `observed` keeps. None in later rounds: the memory m is then not 0, and attackers do not know it.
-        `context`: place in the training, with the round."""
+        """Simulate the transform on an attacker's candidate gradients `tensors` in round 0, with the mask that the
+        attacked reading `observed` shows: the candidate at the sent coordinates. None in later rounds: the memory m is
+        then not 0, and attackers do not know it. `context`: place in the training, with the round."""
         if context.round:
             return None
         return KeepLargest(share=self.share).simulate(tensors, observed, context)

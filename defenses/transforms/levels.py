@@ -26,10 +26,10 @@ _SENT = 1e-4  # relative precision of a level in a reading
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StochasticLevels(Transform):
-    """Round each coordinate g at random to τ·⌊g/τ⌋ or τ·(⌊g/τ⌋ + 1), without bias. The upper value has probability p =
-    g/τ - ⌊g/τ⌋; coordinates are independent, with variance τ²·p(1 - p). The step τ of each tensor g of a client or an
-    example is ‖g‖₂/s (`l2`) or max|g|/s (`max`). Rounding signed numbers gives the same distribution as the papers'
-    sign(g)·ξ, with ξ a rounding of |g|/τ."""
+    """Quantise by random rounding without bias: each coordinate g becomes τ·⌊g/τ⌋ or τ·(⌊g/τ⌋ + 1). The upper value has
+    probability p = g/τ - ⌊g/τ⌋; coordinates are independent, with variance τ²·p(1 - p). The step τ of each tensor g of
+    a client or an example is ‖g‖₂/s (`l2`) or max|g|/s (`max`), with s = `levels`. Rounding signed numbers gives the
+    same distribution as the papers' sign(g)·ξ, with ξ a rounding of |g|/τ."""
 
     random: ClassVar[bool] = True
 
@@ -65,7 +65,7 @@ class StochasticLevels(Transform):
         return self._limited(tensors, context.lead), state
 
     def log_likelihood(self, tensors: Tensors, observed: Tensors, context: Context) -> Tensor:
-        """Return the log likelihood of the rounded values in the reading `observed` (the attacked update) for each row
+        """Score candidates by the log likelihood of the rounded values in the attacked reading `observed`, for each row
         (client or example) of the candidates `tensors`: log(1 - |g/τ - m|), summed over coordinates. g is the
         candidate's coordinate; m is the reading's integer level at that coordinate, and τ the reading's step.
         `context`: place in the training.
@@ -84,11 +84,11 @@ class StochasticLevels(Transform):
         return total
 
     def log_density(self, tensors: Tensors, observed: Tensors, context: Context) -> Tensor:
-        """Return the logarithm of the probability of the reading `observed` (the attacked update) under each candidate
-        in `tensors`, for each row (client or example): `log_likelihood` without continuation along the tangent, with
-        the candidate's step as τ. A term excludes candidates whose step does not divide the reading: the largest
-        distance from a whole level, relative to the level, divided by 10⁻⁴, squared and halved. A level that the
-        candidate cannot send counts log 10⁻⁶. `context`: place in the training."""
+        """Rank candidates exactly: return the log probability of the attacked reading `observed` under each candidate
+        in `tensors`, for each row (client or example). The value is `log_likelihood` without continuation along the
+        tangent, with the candidate's own step as τ. A term excludes candidates whose step does not divide the reading:
+        the largest distance from a whole level, relative to the level, divided by 10⁻⁴, squared and halved. A level
+        that the candidate cannot send counts log 10⁻⁶. `context`: place in the training."""
         total = None
         for name, tensor in tensors.items():
             flat, seen = rows(tensor, context.lead), rows(observed[name].detach(), context.lead)

@@ -32,17 +32,17 @@ class TopDirections(Transform):
         return {name: self._truncated(tensor, context.lead) for name, tensor in tensors.items()}
 
     def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
-        """Return the output for candidates `tensors`, in a form with a useful derivative, and the unchanged `state`.
-        For a candidate G, the output is UUᵀG + GVVᵀ - UUᵀGVVᵀ, with the column and row spaces U, V of its low-rank
-        matrix held constant. This equals the low-rank matrix; its derivative is the projection on the tangent space of
-        matrices with the same rank. `context`: place in the training."""
+        """Simulate the transform on an attacker's candidate gradients `tensors`, in a form with a useful derivative;
+        return the result and the unchanged `state`. For a candidate G, the result is UUᵀG + GVVᵀ - UUᵀGVVᵀ, with the
+        column and row spaces U, V of its low-rank matrix held constant. This equals the low-rank matrix; its derivative
+        is the projection on the tangent space of matrices with the same rank. `context`: place in the training."""
         return {n: self._projected(tensor, tensor, context.lead) for n, tensor in tensors.items()}, state
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
-        """Return the output for candidates `tensors`, under the column and row spaces U, V of the attacked reading
-        `observed`: UUᵀG + GVVᵀ - UUᵀGVVᵀ for a candidate G. Only the part of G outside both spaces is dropped. For the
-        true gradient G and the reading R, UUᵀG = R and GVVᵀ = R, so the output is R. `context`: place in the training.
-        """
+        """Simulate the transform on an attacker's candidate gradients `tensors`, with the column and row spaces U, V
+        that the attacked reading `observed` shows: UUᵀG + GVVᵀ - UUᵀGVVᵀ for a candidate G. Only the part of G outside
+        both spaces is dropped. For the true gradient G and the reading R, UUᵀG = R and GVVᵀ = R, so the result is R.
+        `context`: place in the training."""
         return {name: self._projected(tensor, observed[name], context.lead) for name, tensor in tensors.items()}
 
     def _kept(self, matrix: Tensor) -> int:

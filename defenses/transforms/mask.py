@@ -43,10 +43,12 @@ class KeepLargest(Transform):
     def smoothed(
         self, tensors: Tensors, state: State, context: Context, width: float
     ) -> tuple[dict[str, Tensor], State]:
-        """Return the output for candidates `tensors` with a gradual transition from dropped to kept, for an attacker's
-        search, and the unchanged `state`. A coordinate g becomes κ·g·sigmoid((|g|/t - 1)/`width`), with t the least
-        kept magnitude; `width` is relative to t. The factor κ of each row (a client or an example) makes the squared
-        distance to the masked row least. `context`: place in the training."""
+        """Simulate the mask on an attacker's candidate gradients `tensors`, with a gradual transition from dropped to
+        kept, so that a search has a useful derivative. Return the result and the unchanged `state`.
+
+        A coordinate g becomes κ·g·sigmoid((|g|/t - 1)/`width`), with t the least kept magnitude; `width` is relative to
+        t. The factor κ of each row (a client or an example) makes the squared distance to the masked row least.
+        `context`: place in the training."""
         vectors = flattened(tensors, context.lead)
         kept = max(1, vectors.shape[-1] - round(self.share * vectors.shape[-1]))
         least = vectors.abs().topk(kept, dim=-1).values[..., -1:]
@@ -56,9 +58,10 @@ class KeepLargest(Transform):
         return unflattened((hard * soft).sum(-1, keepdim=True) / energy * soft, tensors, context.lead), state
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
-        """Return the output for candidates `tensors`, under the mask that the attacked reading `observed` shows: the
-        candidate at the reading's nonzero coordinates. At other coordinates, the result is the candidate's excess over
-        the least kept magnitude: a zeroed value cannot exceed it. `context`: place in the training."""
+        """Simulate the transform on an attacker's candidate gradients `tensors`, with the mask that the attacked
+        reading `observed` shows: the candidate at the reading's nonzero coordinates. At other coordinates, the result
+        is the candidate's excess over the least kept magnitude: a zeroed value cannot exceed it. `context`: place in
+        the training."""
         kept = {name: observed[name] != 0 for name in tensors}
         least = _least_kept(_masked(tensors, kept), observed, context.lead)
         return {
@@ -114,19 +117,20 @@ class KeepRandom(Transform):
         return ("zeros",)
 
     def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
-        """Return the output for candidates `tensors`, averaged over the random mask, and the unchanged `state`. The
-        average is each coordinate above the threshold, times its probability to be kept. `context`: place in the
-        training."""
+        """Return the transform's output for an attacker's candidate gradients `tensors`, averaged over the random mask,
+        and the unchanged `state`: each coordinate above the threshold, times its probability to be kept. `context`:
+        place in the training."""
         above = {name: (tensor.abs() > self.threshold).to(tensor) for name, tensor in tensors.items()}
         return self._in_mean(tensors, above, context.lead), state
 
     def smoothed(
         self, tensors: Tensors, state: State, context: Context, width: float
     ) -> tuple[dict[str, Tensor], State] | None:
-        """Return the output for candidates `tensors`, averaged over the random mask, with a gradual threshold for an
-        attacker's search, and the unchanged `state`. sigmoid((|g|/`threshold` - 1)/`width`) replaces the decision |g| >
-        `threshold` for each coordinate g; `width` is relative to the threshold. None for threshold 0, because no
-        transition is needed. `context`: place in the training."""
+        """Simulate the mask on an attacker's candidate gradients `tensors`, averaged over its random choice, with a
+        gradual threshold, so that a search has a useful derivative. Return the result and the unchanged `state`; None
+        for threshold 0, because no transition is needed. sigmoid((|g|/`threshold` - 1)/`width`) replaces the decision
+        |g| > `threshold` for each coordinate g; `width` is relative to the threshold. `context`: place in the training.
+        """
         if not self.threshold:
             return None
         above = {name: gradual(tensor, tensor.new_tensor(self.threshold), width) for name, tensor in tensors.items()}
@@ -155,8 +159,9 @@ class KeepRandom(Transform):
         return {name: value * broadcast(chance, value) for name, value in above.items()}
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
-        """Return the output for candidates `tensors`, under the mask that the attacked reading `observed` shows: the
-        candidate at the reading's nonzero coordinates, and zero at the others. `context`: place in the training."""
+        """Simulate the transform on an attacker's candidate gradients `tensors`, with the mask that the attacked
+        reading `observed` shows: the candidate at the reading's nonzero coordinates, and zero at the others. `context`:
+        place in the training."""
         return _masked(tensors, {name: observed[name] != 0 for name in tensors})
 
 
@@ -176,8 +181,9 @@ def _first(scores: Tensors, share: float, lead: int) -> dict[str, Tensor]:
 
 
 def gradual(tensor: Tensor, threshold: Tensor, width: float) -> Tensor:
-    """Return a gradual version of the decision |g| > t for each coordinate g in `tensor`, with t = `threshold`:
-    sigmoid((|g|/t - 1)/`width`), in [0, 1]. `width` is the transition's width relative to t."""
+    """Soften the decision |g| > t for each coordinate g in `tensor`, with t = `threshold`, so that an attacker's search
+    has a derivative: return sigmoid((|g|/t - 1)/`width`), in [0, 1]. `width` is the transition's width relative to t.
+    """
     return torch.sigmoid((tensor.abs() / threshold.clamp_min(torch.finfo(tensor.dtype).tiny) - 1) / width)
 
 

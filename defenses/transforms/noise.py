@@ -14,7 +14,8 @@ from bench.defenses.schedules import Schedule, value_at
 
 
 class Additive(Transform, ABC):
-    """Base class for transforms that only add random noise with mean 0; `expected` returns the candidate unchanged."""
+    """Base class for transforms that only add random noise with mean 0. For an attacker's simulation, the average over
+    the noise (`expected`) is the unchanged gradient."""
 
     random: ClassVar[bool] = True
 

@@ -13,9 +13,10 @@ from bench.defenses.transforms.rows import joint_norm, norms, rescaled
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantileClip(Transform):
-    """Clip rows by joint norm to C, add N(0, (multiplier·C)²), and move C towards the quantile γ of the norms. C ←
-    C·exp(-η_C(b̃ - γ)) with b̃ = (Σ 1[norm ≤ C] + N(0, σ_b²))/n for n rows; each row adds a share of the count noise.
-    Rows are a round's updates for `owner` "server", or a batch's example gradients for "client"."""
+    """Clip with an adaptive bound: clip each row by its joint norm to C, add N(0, (multiplier·C)²), and move C towards
+    the γ-quantile of the norms. C ← C·exp(-η_C(b̃ - γ)) with b̃ = (Σ 1[norm ≤ C] + N(0, σ_b²))/n for n rows; each row
+    adds a share of the count noise. Rows are a round's updates for `owner` "server", or a batch's example gradients for
+    "client"."""
 
     random: ClassVar[bool] = True
 

@@ -14,9 +14,9 @@ from bench.defenses.transforms.features import feature_sensitivity, linear, sens
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PruneRepresentation(Transform):
-    """Zero the columns of a linear layer's weight gradient for the most revealing input features. For each example x,
-    these are the features r_i with least ‖∂r_i/∂x‖/|r_i| (Soteria, Sun et al. 2021, §4). A zero feature has no gradient
-    and ranks last."""
+    """Remove the features that reveal most about an example from a linear layer's weight gradient, by zero columns. For
+    each example x, these are the input features r_i with least ‖∂r_i/∂x‖/|r_i| (Soteria, Sun et al. 2021, §4). A zero
+    feature has no gradient and ranks last."""
 
     reads: ClassVar[Shown] = "zeros"
 
@@ -48,16 +48,17 @@ class PruneRepresentation(Transform):
         return ("zeros",)
 
     def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
-        """Return the output for candidates `tensors`, and the unchanged `state`: each candidate's gradient without the
-        columns of its most revealing features. For the gradients of a search (tensors with `requires_grad`), the faster
-        `sensitivity_about` selects the features. `context`: place in the training, with the examples behind the
-        gradients."""
+        """Simulate the pruning on an attacker's candidate gradients `tensors`: each candidate's gradient without the
+        columns of its own most revealing features. Return the result and the unchanged `state`. For the gradients of a
+        search (tensors with `requires_grad`), the faster `sensitivity_about` selects the features. `context`: place in
+        the training, with the examples behind the gradients."""
         searching = any(value.requires_grad for value in tensors.values())
         return self._pruned(tensors, context, searching=searching), state
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
-        """Return the output for candidates `tensors`, under the pruning that the attacked reading `observed` shows: the
-        candidate without the columns that are zero in the reading. `context`: place in the training."""
+        """Simulate the pruning on an attacker's candidate gradients `tensors`, with the choice of features that the
+        attacked reading `observed` shows: the candidate without the columns that are zero in the reading. `context`:
+        place in the training."""
         name = self._defended(tensors, context.lead)
         shown = (observed[name] != 0).any(-2, keepdim=True)
         return {**tensors, name: torch.where(shown, tensors[name], 0.0)}

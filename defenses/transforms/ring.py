@@ -15,8 +15,8 @@ _BITS = 24  # maximum number of bits from the first draw
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ring:
-    """Integers modulo R, in which masked uploads are added. A step is 2c/2^b, and R is the least power of two above the
-    sum of K updates in [-c, c]."""
+    """Number format of secure aggregation: masked uploads are integers modulo R, so that masks cancel in the sum. A
+    coordinate in [-c, c] is rounded to steps of 2c/2^b; R is the least power of two above the sum of K updates."""
 
     clip: float
     """c, bound on a coordinate's magnitude."""
@@ -51,7 +51,8 @@ class Ring:
 
     @property
     def step(self) -> float:
-        """Size of a step, 2c/2^b: the difference of values rounded to neighbouring integers."""
+        """Rounding step of a coordinate, 2c/2^b, in units of the update: the difference between values that
+        neighbouring integers stand for."""
         return 2 * self.clip / 2.0**self.bits
 
     def reduced(self, integers: Tensor) -> Tensor:
@@ -62,8 +63,9 @@ class Ring:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaskInRing(Transform):
-    """Round each of K updates x_k, limited to [-c, c], to an integer at random, add a mask m_k, and reduce modulo R.
-    Client k sends (⌊x_k/step + u_k⌋ + m_k) mod R, times the step; u_k uniform in [0, 1) makes the rounding unbiased.
+    """Hide each of K clients' updates x_k by a random mask, as in secure aggregation: limit the update to [-c, c],
+    round at random to an integer, add a mask m_k, and reduce modulo R. Client k sends (⌊x_k/step + u_k⌋ + m_k) mod R,
+    times the step; u_k uniform in [0, 1) makes the rounding unbiased.
 
     The masks have sum 0: m_k = s_k - s_(k+1), with s_k uniform in the ring (the integers modulo R) and s_(K+1) = s_1.
     Their distribution is uniform under this condition, like masks from pairwise seeds (Bonawitz et al. 2017, §4): a
@@ -96,10 +98,10 @@ class MaskInRing(Transform):
         return masked
 
     def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
-        """Return the output for candidates `tensors`, averaged over rounding and masks, and the unchanged `state`. The
-        average is the candidate limited to [-c, c], with c = `ring.clip`. The mean over a round's uploads is centred at
-        this value. For a single upload the value has no meaning, because the upload has no information on the
-        candidate. `context`: place in the training."""
+        """Return the transform's output for an attacker's candidate updates `tensors`, averaged over rounding and
+        masks, and the unchanged `state`: the candidate limited to [-c, c], with c = `ring.clip`. The mean over a
+        round's uploads is centred at this value. For a single upload the value has no meaning, because the upload has
+        no information on the candidate. `context`: place in the training."""
         ring = self.ring
         return {name: tensor.clamp(-ring.clip, ring.clip) for name, tensor in tensors.items()}, state
 
@@ -112,8 +114,9 @@ class MaskInRing(Transform):
         return AddedNoise(variance=square * (4.0**self.ring.width - 1) / 12, of_mean=square / (4 * self.ring.senders))
 
     def log_likelihood(self, tensors: Tensors, observed: Tensors, context: Context) -> Tensor:
-        """Return 0 for each row (client), (row,): the masked upload `observed` has the same distribution for all
-        candidates in `tensors`. `context`: place in the training."""
+        """Return the log likelihood of a masked upload `observed` under each candidate in `tensors`, up to a constant:
+        0 for each row (client), (row,), because the upload has the same distribution for all candidates. `context`:
+        place in the training."""
         first = next(iter(tensors.values()))
         return 0 * first.flatten(context.lead).sum(-1).reshape(first.shape[: context.lead])
 

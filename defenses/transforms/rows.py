@@ -29,9 +29,12 @@ def joint_norm(norms: Tensors) -> Tensor:
 
 
 def rescaled(tensors: Tensors, scaling: Scaling, context: Context) -> dict[str, Tensor]:
-    """Apply `scaling` to `tensors`, name → (*lead, *shape) with leading axes *lead: multiply each tensor by its factor,
-    then add normal noise with the deviation in `scaling`. `context` gives the random draws; none are made for deviation
-    0."""
+    """Apply a transform in its fast form, factors and noise: multiply each tensor by its factor, then add normal noise
+    with the deviation in `scaling`. Return tensors with the same names and shapes.
+
+    - `tensors`: name → (*lead, *shape) with leading axes *lead.
+    - `scaling`: the factors and the deviation.
+    - `context`: gives the random draws; none are made for deviation 0."""
     result = {
         name: tensor * broadcast(scaling.factors[name], tensor) if name in scaling.factors else tensor
         for name, tensor in tensors.items()

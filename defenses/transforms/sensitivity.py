@@ -18,7 +18,8 @@ FLOOR, CAP = 0.1, 32.0  # limits in the authors' code
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SensitivityNoise(Additive):
-    """Add noise N(0, σ²S²), where the scale S follows from the gradient norms in a client's batch (Fed-αCDP §5.1).
+    """Add noise N(0, σ²S²) whose scale S follows the gradient norms in a client's batch in place of their bound, so
+    that noise is smaller (Fed-αCDP §5.1).
 
     At stage `example` each example gets noise. At stage `step` their mean gets noise with deviation `share`·σ·S, where
     S comes from the examples before averaging. S depends on the data, so no accountant's ε covers the noise. Attackers
@@ -47,9 +48,9 @@ class SensitivityNoise(Additive):
         return rescaled(tensors, Scaling({}, size), context)
 
     def by_norms(self, norms: Tensors, context: Context) -> Scaling:
-        """Return the noise deviation σ·S on each example, with factors of 1 (no clipping). σ is the noise multiplier;
-        the scale S follows from `norms`, the tensors' norms for each example: name → (client, example). `context`:
-        place in the training, with the time for a schedule."""
+        """Return the transform in its fast form for trainings: noise with deviation σ·S on each example, and factors of
+        1 (no clipping). σ is the noise multiplier; the scale S follows from `norms`, the tensors' norms for each
+        example: name → (client, example). `context`: place in the training, with the time for a schedule."""
         first = next(iter(norms.values()))
         size = self._sigma(context) * self._sensitivity(norms)
         return Scaling({}, size[:, None].expand(first.shape))
@@ -64,9 +65,10 @@ class SensitivityNoise(Additive):
         return AddedNoise(variance=(self._sigma(context) * self.share * self.bound) ** 2, bound=True)
 
     def log_density(self, tensors: Tensors, observed: Tensors, context: Context) -> Tensor | None:
-        """Return the logarithm of the density of the reading `observed` (the attacked update) under each candidate g in
-        `tensors`: N(g, σ²S²), with the noise multiplier σ and the scale S computed from the norms of g. None for
-        batches with several examples, because S depends on all of them. `context`: place in the training."""
+        """Rank candidates: return the log density of the attacked reading `observed` under each candidate g in
+        `tensors`, for each row. The density is N(g, σ²S²), with the noise multiplier σ and the scale S computed from
+        the norms of g. None for batches with several examples, because S depends on all of them. `context`: place in
+        the training."""
         if context.setting.batch > 1:
             return None
         own = {name: value.reshape(len(value), 1) for name, value in norms(tensors, context.lead).items()}

@@ -15,12 +15,13 @@ from bench.defenses.transforms.noise import Additive
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseShares(Additive):
-    """Add v noise shares to each client's update, and subtract shares received from neighbours (NISS algorithm 2).
-    Client i adds n_ij ~ N(0, s²) for each neighbour j, with v·s² = `deviation`². Client i also adds -r·n_ji for each
-    received share n_ji, with a factor r ~ N(1, σ_r²) per coordinate. A client's neighbours are the next v of the
-    round's K clients, in a ring in round order, at most K - 1. The nearest neighbours, a share `context.colluders` of
-    all, reveal their sent and received shares to the attacker, who subtracts the revealed n_ij and the mean of -r·n_ji.
-    """
+    """Add noise that cancels between clients: each client adds v noise shares to its update, and subtracts shares
+    received from neighbours (NISS algorithm 2). Client i adds n_ij ~ N(0, s²) for each neighbour j, with v·s² =
+    `deviation`². Client i also adds -r·n_ji for each received share n_ji, with a factor r ~ N(1, σ_r²) per coordinate.
+    A client's neighbours are the next v of the round's K clients, in a ring in round order, at most K - 1.
+
+    The nearest neighbours, a share `context.colluders` of all, reveal their sent and received shares to the attacker,
+    who subtracts the revealed n_ij and the mean of -r·n_ji."""
 
     mixes_clients: ClassVar[bool] = True
 

@@ -13,9 +13,9 @@ from bench.rows import rows
 
 @dataclass(frozen=True, slots=True)
 class ScaledSign(Transform):
-    """Replace each tensor g in each row (a client's or an example's tensors), with n coordinates, by (‖g‖₁/n)·sign(g)
-    (Karimireddy et al. 2019, §4). sign(0) = 0: a coordinate without gradient sends zero, so an earlier mask stays
-    visible."""
+    """Compress to signs with a scale: each tensor g in each row (a client's or an example's tensors), with n
+    coordinates, becomes (‖g‖₁/n)·sign(g) (Karimireddy et al. 2019, §4). sign(0) = 0: a coordinate without gradient
+    sends zero, so an earlier mask stays visible."""
 
     reads: ClassVar[Shown] = "directions"  # signs, so a clip may follow
 
@@ -33,10 +33,12 @@ class ScaledSign(Transform):
     def smoothed(
         self, tensors: Tensors, state: State, context: Context, width: float
     ) -> tuple[dict[str, Tensor], State]:
-        """Return the output for candidates `tensors` with a gradual transition between the signs, for an attacker's
-        search, and the unchanged `state`. A coordinate g becomes κ·s·tanh(g/(`width`·s)), with the tensor's scale s =
-        ‖g‖₁/n over its n coordinates; `width` is relative to s. The factor κ makes the squared distance to s·sign(g)
-        least: for large widths, the result is the best linear approximation. `context`: place in the training."""
+        """Simulate the transform on an attacker's candidate gradients `tensors`, with a gradual transition between the
+        signs, so that a search has a useful derivative. Return the result and the unchanged `state`.
+
+        A coordinate g becomes κ·s·tanh(g/(`width`·s)), with the tensor's scale s = ‖g‖₁/n over its n coordinates;
+        `width` is relative to s. The factor κ makes the squared distance to s·sign(g) least: for large widths, the
+        result is the best linear approximation. `context`: place in the training."""
         soft = {}
         for name, tensor in tensors.items():
             scale = _scale(tensor, context.lead)
@@ -48,10 +50,11 @@ class ScaledSign(Transform):
         return soft, state
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
-        """Return the output for candidates `tensors`, under the signs that the attacked reading `observed` shows: the
-        candidate's scale times the reading's signs, plus the candidate itself at coordinates with a wrong sign. The
-        true gradient has no wrong sign. The added part has a derivative that leads a search to the right signs; the
-        derivative of the transform itself is zero, except for the scale. `context`: place in the training."""
+        """Simulate the transform on an attacker's candidate gradients `tensors`, with the signs that the attacked
+        reading `observed` shows: the candidate's scale times the reading's signs, plus the candidate itself at
+        coordinates with a wrong sign. The true gradient has no wrong sign. The added part has a derivative that leads a
+        search to the right signs; the derivative of the transform itself is zero, except for the scale. `context`:
+        place in the training."""
         simulated = {}
         for name, tensor in tensors.items():
             sign = observed[name].detach().sign()

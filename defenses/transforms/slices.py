@@ -13,8 +13,8 @@ from bench.rows import flattened, unflattened
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceNoise(Transform):
-    """Add N(0, `deviation`²) to `count` slices (ranges of coordinates) of each row (a client's tensors). The slices are
-    drawn by reservoir sampling (Risk-balanced algorithm 1)."""
+    """Add noise to a part of an update only: N(0, `deviation`²) on `count` random slices (ranges of coordinates) of
+    each row (a client's tensors). The slices are drawn by reservoir sampling (Risk-balanced algorithm 1)."""
 
     random: ClassVar[bool] = True
 
@@ -49,10 +49,11 @@ class SliceNoise(Transform):
         return AddedNoise(variance=self.deviation**2 * self.count / len(self.ends))
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
-        """Return the output for candidates `tensors`: the candidate, with the values of the attacked reading `observed`
-        in the `count` slices that fit worst. These slices add 0 to the squared distance between output and reading,
-        which is the least over all choices of noised slices (least trimmed squares). For the true gradient, the
-        remaining slices are those without noise. `context`: place in the training."""
+        """Simulate the transform on an attacker's candidate updates `tensors`, without knowledge of the noised slices:
+        the result is the candidate, except for the `count` slices that fit worst, which take the values of the attacked
+        reading `observed`. These slices add 0 to the squared distance between result and reading, which is then the
+        least over all choices of noised slices (least trimmed squares). For the true gradient, the remaining slices are
+        those without noise. `context`: place in the training."""
         seen, candidate = flattened(observed, context.lead), flattened(tensors, context.lead)
         squares = torch.split((candidate.detach() - seen).square(), self._sizes(), dim=-1)
         farthest = torch.stack([part.sum(-1) for part in squares], dim=-1).topk(self.count, dim=-1).indices
@@ -71,10 +72,12 @@ class SliceNoise(Transform):
 
 
 def reservoir(uniforms: Tensor, count: int) -> Tensor:
-    """Draw `count` of s items at random by reservoir sampling: return a mask (…, s) of the drawn items, from `uniforms`
-    (…, s) in [0, 1). The reservoir first holds the first `count` items. Each later item number i (from 0) draws a
-    random position among i + 1 positions, and replaces the item at that position if the position is in the reservoir.
-    """
+    """Draw `count` of s items at random by reservoir sampling; return a mask (…, s) of the drawn items.
+
+    - `uniforms` (…, s): random numbers in [0, 1).
+
+    The reservoir first holds the first `count` items. Each later item number i (from 0) draws a random position among i
+    + 1 positions, and replaces the item at that position if the position is in the reservoir."""
     reservoir = torch.arange(count, device=uniforms.device).expand(*uniforms.shape[:-1], count).clone()
     for item in range(count, uniforms.shape[-1]):
         place = (uniforms[..., item : item + 1] * (item + 1)).long()

@@ -16,10 +16,10 @@ _LEAST = 1e-6  # twice the probability assumed for a report which an out-of-rang
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TwoPoint(Transform):
-    """Report each weight w as c + rκ with probability 1/2 + (w - c)/(2rκ), otherwise as c - rκ, with κ = (e^ε + 1)/(e^ε
-    - 1). c and r are the centre and the half width of the range to which w is first clipped. A report is unbiased, with
-    variance r²κ² - (w - c)² (LDP-FL eq. 2, lemmas 1, 2). The transformed tensors are clients' updates u, with weights w
-    = w_0 - u·η (`Setting.weight_step` is η, or 1 if u are weight differences)."""
+    """Randomise each weight w for local privacy: report c + rκ with probability 1/2 + (w - c)/(2rκ), otherwise c - rκ,
+    with κ = (e^ε + 1)/(e^ε - 1). c and r are the centre and the half width of the range to which w is first clipped. A
+    report is unbiased, with variance r²κ² - (w - c)² (LDP-FL eq. 2, lemmas 1, 2). The transformed tensors are clients'
+    updates u, with weights w = w_0 - u·η (`Setting.weight_step` is η, or 1 if u are weight differences)."""
 
     random: ClassVar[bool] = True
     reads_weights: ClassVar[bool] = True
@@ -55,8 +55,9 @@ class TwoPoint(Transform):
         return reports
 
     def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
-        """Return the candidate updates `tensors` averaged over the random reports, and the unchanged `state`: updates
-        that lead to the clipped weights. `context`: place in the training, with the round's weights."""
+        """Return the transform's output for an attacker's candidate updates `tensors`, averaged over the random
+        reports, and the unchanged `state`: updates that lead to the clipped weights. `context`: place in the training,
+        with the round's weights."""
         start = {name: value.to(tensors[name]) for name, value in _weights(context).items()}
         return {
             name: (value - self._clipped(tensors[name], value, context)) / context.setting.weight_step
@@ -64,10 +65,11 @@ class TwoPoint(Transform):
         }, state
 
     def log_likelihood(self, tensors: Tensors, observed: Tensors, context: Context) -> Tensor:
-        """Return the log likelihood of the reports `observed` for each row (client) of the candidates `tensors`: log(1
-        + s·(w - c)/(rκ)) minus its maximum log(1 + 1/κ), summed over the reports. s is the sign of a report, w the
-        candidate's weight, c and r the centre and half width of the range, and κ the factor `stretch`. A tensor with r
-        = 0 adds no information. `context`: place in the training, with the round's weights."""
+        """Score candidates by the log likelihood of the reports `observed`, for each row (client) of the candidate
+        updates `tensors`: log(1 + s·(w - c)/(rκ)) minus its maximum log(1 + 1/κ), summed over the reports. s is the
+        sign of a report, w the candidate's weight, c and r the centre and half width of the range, and κ the factor
+        `stretch`. A tensor with r = 0 adds no information. `context`: place in the training, with the round's weights.
+        """
         total: Tensor | None = None
         for name, value in _weights(context).items():
             start = value.to(tensors[name])

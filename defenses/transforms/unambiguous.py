@@ -14,11 +14,11 @@ _HELD, _SPREAD = "held/", "spread/"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendUnambiguous(Transform):
-    """Hold each coordinate back until its gradient is unambiguous (Tsuzuku et al. 2018, algorithm 1): send its sum r of
-    held gradients once r² > α·v, until then zero. In a local step on B examples z with gradients g_z, each client
-    updates r ← r + Σ_z g_z/B and v ← v + Σ_z (g_z/B)² for each coordinate. After sending, r = v = 0; without sending, v
-    ← ζ·v. Both start at 0. Raises `ValueError` outside stage `step`, the only stage with the batch mean and each
-    example's gradient."""
+    """Compress by delay: hold each coordinate back until its gradient is unambiguous (Tsuzuku et al. 2018, algorithm
+    1), and send its sum r of held gradients once r² > α·v, until then zero. In a local step on B examples z with
+    gradients g_z, each client updates r ← r + Σ_z g_z/B and v ← v + Σ_z (g_z/B)² for each coordinate. After sending, r
+    = v = 0; without sending, v ← ζ·v. Both start at 0. Raises `ValueError` outside stage `step`, the only stage with
+    the batch mean and each example's gradient."""
 
     needs_examples: ClassVar[bool] = True
     reads: ClassVar[Shown] = "zeros"
@@ -60,11 +60,13 @@ class SendUnambiguous(Transform):
     def smoothed(
         self, tensors: Tensors, state: State, context: Context, width: float
     ) -> tuple[dict[str, Tensor], State] | None:
-        """Return the output for candidates `tensors` with a gradual transition from held to sent, for an attacker's
-        search, and the new state. A coordinate's output is r·sigmoid((r²/(α·v) - 1)/`width`); the rest of r stays held.
-        r is the coordinate's sum of held gradients, v its sum of squares (both in `state`), and α the `threshold`. None
-        for α = 0, because every coordinate is then sent, and without the examples' gradients. `width` is relative to
-        the threshold, `context` the place in the training."""
+        """Simulate the transform on an attacker's candidate gradients `tensors`, with a gradual transition from held to
+        sent, so that a search has a useful derivative. Return the result and the new state; None for α = 0, because
+        every coordinate is then sent, and without the examples' gradients.
+
+        A coordinate's output is r·sigmoid((r²/(α·v) - 1)/`width`); the rest of r stays held. r is the coordinate's sum
+        of held gradients, v its sum of squares (both in `state`), and α the `threshold`. `width` is relative to the
+        threshold, `context` the place in the training."""
         if context.examples is None or not self.threshold:
             return None
         sent, after = {}, dict(state)
@@ -83,10 +85,10 @@ class SendUnambiguous(Transform):
         return self.update(tensors, state, context)
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor] | None:
-        """Return the output for candidates `tensors` in a client's first step: the candidate at the coordinates that
-        the attacked reading `observed` shows as sent (nonzero), and zero at the others. None for later steps, because
-        the sum r of held gradients is then unknown to the attacker. `context`: place in the training, with round and
-        step."""
+        """Simulate the transform on an attacker's candidate gradients `tensors` in a client's first step, with the
+        choice that the attacked reading `observed` shows: the candidate at sent (nonzero) coordinates, and zero at the
+        others. None for later steps, because the sum r of held gradients is then unknown to the attacker. `context`:
+        place in the training, with round and step."""
         if context.round or context.step:
             return None
         return {name: torch.where(observed[name] != 0, value, 0.0) for name, value in tensors.items()}
