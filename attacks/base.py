@@ -42,9 +42,10 @@ class Attack(ABC):
     before the model)."""
 
     def craft(self, server: Server, key: Key) -> Tensors | None:
-        """Choose the weights that the server sends to all clients: name → (*shape), named and shaped as
-        `server.weights`. Called once per cell (experiment configuration), before the round, under every grant `server`
-        but `"listen"`. Under `"inconsistent"` only the victim receives the weights.
+        """Choose the weights that a malicious server sends to the clients, to make the readings (observed updates) leak
+        more: name → (*shape), named and shaped as `server.weights`. Called before the round under every grant `server`
+        but `"listen"`: once per cell (experiment), under `"rounds"` before each round. Under `"inconsistent"` only the
+        victim receives the weights.
 
         - `server`: the server's knowledge before the round: model, honest weights, public examples.
         - `key`: source for all random numbers.

@@ -30,8 +30,8 @@ def loss_of(model: nn.Module) -> BatchLoss:
 
 
 def mixes(model: nn.Module) -> bool:
-    """Return whether clients train the model with batch statistics (BatchNorm in training mode), as stored on the model
-    by `declare`; False by default."""
+    """Return whether clients train the model with BatchNorm in training mode, so that an example's gradient depends on
+    the whole batch; stored on the model by `declare`, False by default."""
     return _of(model).batch_statistics
 
 

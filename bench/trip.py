@@ -115,7 +115,8 @@ class Noise:
     """True if the variances are upper bounds; attackers then estimate the true values from the reading."""
 
     def times(self, factor: float) -> "Noise":
-        """Return the distribution of the noise after a multiplication by `factor`: all variances times `factor`²."""
+        """Return the distribution of this noise if the update is multiplied by `factor`: all variances times
+        `factor`²."""
         square = factor**2
         each = self.variances and {name: square * value for name, value in self.variances.items()}
         return replace(self, variance=square * self.variance, variances=each)
@@ -199,7 +200,8 @@ class Description(Protocol):
 
     @property
     def noise(self) -> Noise:
-        """Distribution of the defense's noise around the simulated reading (the output of `simulate`)."""
+        """Distribution of the additive noise that the defense puts on an update: a reading is the output of `simulate`
+        for the true examples plus this noise."""
 
     @property
     def additive(self) -> bool:
@@ -208,7 +210,8 @@ class Description(Protocol):
 
     @property
     def inside_steps(self) -> bool:
-        """True if the defense acts inside a local step, at stage `example` or `step`."""
+        """True if the defense acts inside a local step, at stage `example` or `step`; a simulation then needs the
+        gradient of each step."""
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -218,8 +221,8 @@ class Description(Protocol):
 
     @property
     def ordered(self) -> bool:
-        """True if the assignment of examples to clients and local steps matters: a simulated reading changes if two
-        clients exchange an example, as under a clip on each client's update."""
+        """True if an attacker must also find the client and local step of each example: a simulated reading changes if
+        two clients exchange an example, as under a clip on each client's update."""
 
     @property
     def senders(self) -> int:
@@ -308,8 +311,8 @@ class Description(Protocol):
 
     def outcomes(self, updates: Tensors) -> Outcomes | None:
         """Return the few values that the random defense may send for each coordinate in the clients' `updates`, name →
-        (client, *shape), with their probabilities, in gradient units. None if a coordinate may take more than a few
-        values, or if the reading is not just the mean of the messages."""
+        (client, *shape), with their probabilities, in gradient units; a likelihood follows from these. None if a
+        coordinate may take more than a few values, or if the reading is not just the mean of the messages."""
 
     def log_likelihood(self, simulated: Tensors, observed: Tensors) -> Tensor | None:
         """Return how likely the `observed` readings are, given the `simulated` readings of candidates: log-likelihood
@@ -340,12 +343,12 @@ class Simulator(Protocol):
 
     @property
     def budget(self) -> int:
-        """Number of simulations allowed for all calls together; each observation for a reading's candidates is a
-        simulation."""
+        """Largest number of simulated rounds for all calls together. A call counts once for each observation (repeated
+        report) and each reading's candidates."""
 
     @property
     def used(self) -> int:
-        """Number of simulations so far; a repeated call with equal arguments costs no more."""
+        """Number of simulated rounds so far; a repeated call with equal arguments costs no more."""
 
     @property
     def seconds(self) -> float:
@@ -511,8 +514,8 @@ class Reading(ByReading):
 
     @property
     def stepwise(self) -> bool:
-        """True if the client uses several local steps, Adam or clipping; the reading is then no mean of gradients at
-        the given weights."""
+        """True if the client uses several local steps, Adam or clipping. The reading is then no mean of gradients at
+        the given weights, and an attack must simulate the steps."""
         return self.steps > 1 or self.adam is not None or (self.rule is not None and self.rule.clip is not None)
 
     @property
@@ -543,7 +546,7 @@ class Reading(ByReading):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """Limits that a cell (an experiment) sets for its attack."""
+    """Limits on an attack's work in a cell (an experiment): evaluations, memory and time."""
 
     evaluations: int
     """Largest number of objective evaluations per reading (observed update), restarts included."""
@@ -557,7 +560,8 @@ class Budget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reconstruction(ByReading):
-    """An attack's result: the examples behind each reading (observed update), in any order."""
+    """An attack's result: the reconstructed examples behind each reading (observed update), in any order, with loss,
+    status and number of evaluations. Attacks by candidates also tell the picked candidates (`named`)."""
 
     inputs: Tensor = field(metadata=READING)
     """(reading, example, *shape): reconstructed inputs, as optimised, not clipped."""

@@ -58,7 +58,7 @@ class Pool:
 
     @property
     def size(self) -> int:
-        """Number of values in a candidate's gradient."""
+        """Number of coordinates of a gradient, which determines the memory for each compared set."""
         return sum(value[0].numel() for value in self.gradients.values())
 
     @property

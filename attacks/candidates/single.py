@@ -23,8 +23,8 @@ Scorer = Callable[[Tensors, Candidates], Tensor]
 
 
 def likelihoods(reading: Reading, key: Key) -> Tensor:
-    """Return the log likelihood of each gallery candidate as the only unknown example behind each reading of the batch
-    `reading`: (reading, candidate), up to a constant. The gallery is the list of candidates granted to the attacker.
+    """Rate each gallery candidate as the only unknown example behind each reading of the batch `reading`: log
+    likelihoods (reading, candidate), up to a constant. The gallery is the list of candidates granted to the attacker.
 
     Without a description of the defense, a negative distance replaces the log likelihood. The distance is 1 - cosine,
     or a squared distance if the other examples are known. If label and other examples are known, candidates with other

@@ -16,10 +16,10 @@ _LEAST = 1e-6  # probability assumed for a mean that the candidate cannot cause
 
 
 def by_sums(description: Description, others: Tensors, observed: Tensors) -> Callable[[Tensors], Tensor] | None:
-    """Return a function that scores candidate updates of the first client (the victim) behind a mean over clients. The
-    function maps candidate updates, name → (row, *shape), to log likelihoods of the observed mean, (row,). Each client
-    sends a random choice of a few values per coordinate. The likelihood covers 256 coordinates: nonzero coordinates of
-    the mean first, then coordinates with the largest expected messages.
+    """Name the first client (the victim) behind a mean over clients that each send a random choice of a few values per
+    coordinate: return a function that scores guesses at the victim's update, if the other updates are known. The
+    function maps guesses, name → (row, *shape), to log likelihoods of the observed mean, (row,). The likelihood covers
+    256 coordinates: nonzero coordinates of the mean first, then coordinates with the largest expected messages.
 
     - `description`: the defense's description; it gives the possible values and their probabilities.
     - `others`: known updates of the other clients, name → (client, *shape).

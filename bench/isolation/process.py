@@ -27,7 +27,8 @@ def prepare_environment() -> None:
 
 
 def single_threaded() -> None:
-    """Make torch use a single thread in this process, because sums over several threads differ in the last bit."""
+    """Make results bitwise repeatable: torch uses a single thread in this process, because sums over several threads
+    differ in the last bit."""
     torch.set_num_threads(1)
 
 
@@ -67,8 +68,9 @@ _TRACE = " (where it was: "
 
 
 def timeout_reason(seconds: float, trace: Path | None = None) -> str:
-    """Return the reason in the record of a cell (experiment) that exceeded its time limit of `seconds`. `trace` is
-    the file with the threads' stacks at the timeout; None: the text names no file."""
+    """Return the text of the field `reason` in the record of a cell (experiment) that exceeded its time limit of
+    `seconds`. `trace` is the file with the threads' stacks at the timeout, for the search of the cause; None: the text
+    names no file."""
     where = "" if trace is None else f"{_TRACE}{trace})"
     return f"took longer than the time limit of {seconds:g} s; give --time-limit more, or mend what hangs{where}"
 

@@ -98,8 +98,9 @@ def observe(cell: AttackCell, context: RunContext, crafted: Sequence[Tensors], s
 
 
 def hold(reading: bytes, cell: AttackCell, state: State) -> ReadingKey:
-    """Unpack the readings (observed updates) of `cell` (the experiment) from the bytes `reading` that `observe`
-    returned. Keep them in `state` for the next `attempt`, and return a key that identifies readings and attack."""
+    """First half of an attack in the attacker's process: unpack the readings (observed updates) of `cell` (the
+    experiment) from the bytes `reading` that `observe` returned, and keep the readings in `state`. Return a key of
+    readings and attack; a known reconstruction with the same key makes the second half, `attempt`, unnecessary."""
     received: Reading = _unpacked(reading, cell)
     if isinstance(received.simulator, RoundSimulator):
         received = replace(received, simulator=replace(received.simulator, kept=state.memory.simulations))
@@ -136,8 +137,9 @@ def _with_model(known: Reading | Server, model: nn.Module) -> Reading | Server:
 
 
 def attempt(cell: AttackCell, context: RunContext, state: State) -> Attempt:
-    """Run the attack of `cell` (the experiment) on the readings (observed updates) that `hold` stored in `state`;
-    return the reconstruction with its cost. `context` has the run's device and limits."""
+    """Second half of an attack in the attacker's process: run the attack of `cell` (the experiment) on the readings
+    (observed updates) that `hold` stored in `state`. Return the reconstruction with its cost. `context` has the run's
+    device and limits."""
     assert state.held is not None
     reading, key = state.held
     return attack_reading(attacker_of(cell, reading), reading, cell, context, key)

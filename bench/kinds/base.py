@@ -25,10 +25,12 @@ class Values(Protocol):
         they are allowed."""
 
     def checked(self, truth: ArrayLike) -> Floats:
-        """Return the values of true examples as float64; raises `ValueError` for values outside the kind's range."""
+        """Convert the values of true examples to float64 before scoring; raises `ValueError` for values outside the
+        kind's range."""
 
     def cleaned(self, guess: ArrayLike) -> Floats:
-        """Return the values of the reconstruction `guess` as float64, moved to the nearest allowed value."""
+        """Convert a reconstruction `guess` to allowed values before scoring: each value moves to the nearest allowed
+        value, such as 1.2 to 1 in an image. The result is float64."""
 
     def apart(self, truth: ArrayLike, guess: ArrayLike) -> Floats:
         """Return the distance of each guess to its true example, such as the mean squared difference: (reading,
@@ -39,12 +41,12 @@ class Values(Protocol):
         (..., m, value): (..., n, m), in [0, 1]."""
 
     def centre(self, examples: Array) -> Array:
-        """Return the values with the least mean distance to all `examples`, such as their mean: (example, *shape) →
-        (*shape)."""
+        """Return the best constant guess for unknown `examples`, (example, *shape) → (*shape): the values with the
+        least mean distance to all examples, such as their mean."""
 
     def draw(self, random: np.random.Generator, shape: tuple[int, ...]) -> NDArray[Any]:
-        """Draw random example values of `shape` with the generator `random`, such as uniform numbers or token ids. The
-        draw uses no knowledge of the data."""
+        """Draw random example values of `shape` with the generator `random`, such as uniform numbers or token ids, as
+        inputs for tests. The draw uses no knowledge of the data."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,8 @@ _ANY_ATTACK = {name: AttackCell.model_fields[name].default for name in marked(At
 
 @dataclass(frozen=True, slots=True)
 class PlannedCell:
-    """Cell (experiment) in a run's plan. A cell that cannot run has a reason, and is recorded as n/a."""
+    """A cell (experiment) in a run's plan; `impossible` is the reason why the cell cannot run (recorded as n/a), or
+    None."""
 
     cell: AttackCell | TrainingCell
     """The cell's configuration."""

@@ -24,7 +24,8 @@ _SMALL = 20_000_000  # parameters of a model that is tried with real numbers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetFacts:
-    """Properties of a data set that planning needs."""
+    """Facts about a data set, such as shape and number of classes, by which planning decides if a cell (experiment) can
+    run; the examples need not stay in memory."""
 
     sha256: str
     """Hash over the data arrays."""

@@ -36,7 +36,8 @@ REQUIRED = {
 
 
 class Wrong(ValueError):
-    """Error that a validator raises for a wrong value; each argument is a line with the mistake and a remedy."""
+    """Error for a wrong value in a matrix file (a run's experiments), raised by pydantic validators; each argument is a
+    line with the mistake and a remedy."""
 
 
 class Rows(list[Any]):
@@ -50,7 +51,8 @@ class Rows(list[Any]):
 
 
 class Errors:
-    """Errors in a matrix file (a run's experiments), collected as lines `FILE: key: mistake; remedy`."""
+    """Collector of the mistakes in a matrix file (a run's experiments), so that the user sees all mistakes together, as
+    lines `FILE: key: mistake; remedy`."""
 
     def __init__(self, file: str) -> None:
         self.file = printable(file)
@@ -111,7 +113,8 @@ def expected(what: str, value: Any, example: str) -> str:
 
 
 def lacks(name: str) -> tuple[str, str]:
-    """Return the mistake and the remedy for the missing key `name`, for a line of `Errors`."""
+    """Return (mistake, remedy), two texts for the missing key `name` of a matrix file; the remedy shows an example of a
+    value. For a line of `Errors`."""
     return f"lacks {name}", f"add e.g. {name} = {REQUIRED.get(name, '…')}"
 
 

@@ -31,7 +31,8 @@ Asked = Mapping[tuple[str, str], Collection[tuple[str, ...]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matrix:
-    """Content of a matrix file (a run's experiments) after all checks, as combinations of axis values."""
+    """A matrix file (a run's experiments) after all checks: the combinations of axis values for attacks and trainings.
+    `bench.matrix.expand` turns each combination into a cell (experiment)."""
 
     file: str
     """Name of the file, for error messages."""
@@ -97,9 +98,9 @@ def read(
 
 
 def of_document(content: Mapping[str, Any], name: str, *, registry: Registry = _registry) -> Matrix:
-    """Check the `content` of a matrix file (a run's experiments), given as parsed TOML, and return the matrix.
-    `name` begins each error line; `registry` is the lookup of registered attacks, defenses, data sets and models.
-    Raises `MatrixError`."""
+    """Check a matrix (a run's experiments) that comes from no file, such as a matrix made from command-line options.
+    `content` is the matrix as parsed TOML, and `name` begins each error line. `registry` is the lookup of registered
+    attacks, defenses, data sets and models. Raises `MatrixError`."""
     return _checked(Errors(name), content, Path(name), Path(), None, False, registry)
 
 

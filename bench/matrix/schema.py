@@ -41,8 +41,8 @@ class Table(BaseModel):
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True)
 
     def written(self, names: Iterable[str]) -> dict[str, Any]:
-        """Return name → value for those keys in `names` that the matrix file sets; keys with default values are left
-        out."""
+        """Return those keys in `names` that the matrix file itself sets, name → value, without default values. For
+        example, a pattern compares only the set keys."""
         return {name: getattr(self, name) for name in names if name in self.model_fields_set}
 
 
@@ -181,9 +181,9 @@ class Weights(Table):
 
     @property
     def value(self) -> "InitialWeights | FileWeights | SeededFile | Weights":
-        """Weights in the form for a cell (an experiment): `InitialWeights` (untrained), or `FileWeights` for a file.
-        Two forms depend on the cell's seed and are resolved later: a `SeededFile` (a file per seed), and this table for
-        weights from a training."""
+        """The attacked weights in the form for a cell (an experiment): `InitialWeights` (untrained), or `FileWeights`
+        for a file. Two forms remain until the cell's seed is known: a `SeededFile` (a file per seed), and this table
+        for weights from a training."""
         return self if self.train is not None else self.file or InitialWeights()
 
 
@@ -341,7 +341,8 @@ PATTERN_AXES = tuple(name for name in PublishedRow.model_fields if name in AXES)
 
 
 class Document(Budgets):
-    """Content of a matrix file (a run's experiments), with checked values."""
+    """The whole matrix file (a run's experiments), as pydantic checks it: blocks of attacks, trainings and published
+    figures. `bench.matrix.read` makes a `Matrix` of it."""
 
     title: Line = ""
     """Title above the result tables."""

@@ -40,8 +40,8 @@ class FineTunedTransformer(TinyTransformer):
         return module
 
     def bound(self, name: str, fan_in: int) -> float:
-        """Return the half width of the uniform distribution of the parameter `name` with `fan_in` inputs; 0 for LoRA's
-        matrix B with `b0` zero."""
+        """Return the half width of the initial uniform distribution for the parameter `name` with `fan_in` inputs; 0
+        for LoRA's matrix B with `b0` zero, so that fine-tuning starts from the frozen model."""
         return 0.0 if self.b0 == "zero" and name.endswith(".b.weight") else super().bound(name, fan_in)
 
 

@@ -109,13 +109,14 @@ class SGD:
 
     @property
     def unit(self) -> float:
-        """Factor from the mean gradient over the local steps to the mean weight change per step. Without momentum, this
-        is the learning rate η."""
+        """Scale of the client's weight change: mean weight change per local step, divided by the mean gradient over the
+        local steps. Without momentum, this is the learning rate η."""
         return self.lr * momentum_gain(self.momentum, self.count, self.rule)
 
     @property
     def rule(self) -> StepRule | None:
-        """Options beyond rate, momentum and weight decay, in the form that attacks simulate; None without any."""
+        """Nesterov's momentum, schedule, FedProx and further options of this training as a `StepRule`, by which attacks
+        simulate the local steps; None without such options."""
         rule = StepRule(**{each.name: getattr(self, each.name) for each in fields(StepRule)})
         return None if rule == StepRule() else rule
 
@@ -141,6 +142,7 @@ class Adam(SGD):
 
     @property
     def adam(self) -> AdamRule:
-        """Adam's options (betas, eps, decoupled weight decay) in the form that attacks simulate."""
+        """Adam's options (betas, eps, decoupled weight decay) as an `AdamRule`, by which attacks simulate the local
+        steps."""
         first, second = self.betas
         return AdamRule(betas=(first, second), eps=self.eps, decoupled=self.decoupled)

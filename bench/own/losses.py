@@ -43,7 +43,8 @@ def declared(loss: Chosen | None, classes: int, *, one_logit: bool = False) -> B
 
 
 def saved(loss: BatchLoss) -> Loss | None:
-    """Return the options of a declared `loss` for a reading file; None for a function that a file cannot hold."""
+    """Convert a training's `loss`, as returned by `declared`, to the form of a reading file: name and options of a loss
+    of torch.nn. None for a function that a file cannot hold."""
     if isinstance(loss, nn.MSELoss):
         return Loss(name="MSELoss", total=loss.reduction == "sum")
     name = _NAMES.get(loss.func) if isinstance(loss, partial) else None
@@ -59,7 +60,8 @@ def saved(loss: BatchLoss) -> Loss | None:
 
 
 def restored(loss: Loss | None) -> Chosen | None:
-    """Return the loss of torch.nn with the options in a reading file; None stands for the mean cross entropy."""
+    """Make the training's loss again from a reading file: a loss of torch.nn with the options in `loss`; None stands
+    for the mean cross entropy."""
     if loss is None:
         return None
     reduction = "sum" if loss.total else "mean"
@@ -121,9 +123,9 @@ def _of_one_logit(logits: Tensor, targets: Tensor, *, positive: Tensor | None, t
 
 
 def two_logits(module: nn.Module, arguments: Any, out: Tensor) -> Tensor:
-    """Forward hook of `module` that makes a binary classifier a classifier of two classes. `out` is the module's
-    output, a single logit z, (example, 1) or (example,). The inputs `arguments` are not used. Return the logits (0, z)
-    of two classes, whose cross entropy is the binary cross entropy of z."""
+    """Forward hook that turns a binary classifier with a single logit z into a classifier of two classes, so that
+    attacks for several classes apply. `out` is the logit, (example, 1) or (example,), of `module`; `arguments`, the
+    inputs, are not used. Return the logits (0, z), whose cross entropy is the binary cross entropy of z."""
     z = out.reshape(-1, 1)
     return torch.cat([torch.zeros_like(z), z], 1)
 

@@ -38,9 +38,10 @@ class OpacusStep:
 
 
 def from_opacus(model: nn.Module, optimizer: Any) -> OpacusStep:
-    """Read the current step of a training with Opacus; call after `loss.backward()`, before `optimizer.step()`. `model`
-    and `optimizer` come from `PrivacyEngine.make_private`. Raises `BenchError` if per-example gradients are missing,
-    and for per-layer or adaptive clipping, which the bench cannot describe."""
+    """Read a step of a training with Opacus, to attack the training: per-example gradients, plain model, clip and
+    noise. Call after `loss.backward()`, before `optimizer.step()`. `model` and `optimizer` come from
+    `PrivacyEngine.make_private`. Raises `BenchError` if per-example gradients are missing, and for per-layer or
+    adaptive clipping, which the bench cannot describe."""
     inner = unwrapped(model)
     gradients: dict[str, Tensor] = {}
     for name, parameter in inner.named_parameters():

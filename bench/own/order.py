@@ -32,8 +32,8 @@ def declared(order: Sequence[int] | Tensor, reading: Reading) -> Tensor:
 
 
 def matters(reading: Reading) -> bool:
-    """Return whether the update in a user's reading may depend on the order of the examples: a single client takes
-    several local steps on more than one example."""
+    """Return whether a check of a user's reading (observed update) needs the order of the examples: True if a single
+    client takes several local steps on more than one example, so that another order may give another update."""
     return reading.steps > 1 and reading.senders == 1 and reading.examples > 1
 
 
@@ -60,10 +60,10 @@ def sought(reading: Reading, observed: dict[str, Tensor], inputs: Tensor, labels
 
 
 def spread(reading: Reading, inputs: Tensor, labels: Tensor) -> tuple[float, float]:
-    """Return the effect of the examples' order on the update: the smallest cosine between updates under several random
-    orders, and the largest factor between their lengths. (1, 1) means no effect. The updates are simulated by the
-    training that `reading` declares, on the true examples `inputs` (reading, example, *shape) and `labels` (reading,
-    example)."""
+    """Measure the effect of the examples' order on the update, to tell if a wrong order can explain a failed check.
+    Return the smallest cosine between updates under several random orders, and the largest factor between their
+    lengths; (1, 1) means no effect. The updates are simulated by the training that `reading` declares, on the true
+    examples `inputs` (reading, example, *shape) and `labels` (reading, example)."""
     replays = [replayed(reading, inputs, labels, positions(reading, draw, 0)) for draw in range(_STARTS)]
     pairs = [likeness(one, other) for one, other in pairwise(replays)]
     factors = torch.stack([pair.scale for pair in pairs])

@@ -23,7 +23,8 @@ _CLIPPED = 1e-6  # Opacus adds this number to a norm
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrivateStep:
-    """The first step of a recorded training with Opacus, with the check of its clip and noise."""
+    """The first step of a recorded training with Opacus, for an attack: gradient, defense, and whether the described
+    clip and noise explain the gradient."""
 
     gradients: dict[str, Tensor]
     """Clipped mean gradient with noise, scaled to a mean over the drawn examples, name → (*shape)."""

@@ -136,8 +136,9 @@ class Recording:
 
     @property
     def held_out(self) -> tuple[Tensor | None, Tensor | None]:
-        """Examples of which the client used no gradients, from forward passes such as a validation: inputs (example,
-        *shape) and labels (example,). Both are None without such a pass; the labels are None if a pass had no loss."""
+        """Examples that the client did not train on, seen in forward passes such as a validation: inputs (example,
+        *shape) and labels (example,). An assessment uses them as public data of the attacker. Both are None without
+        such a pass; the labels are None if a pass had no loss."""
         inputs, _ = self._uses()
         own = {_key(each) for each in inputs}
         passes = [each for each in self._recorded.held_out if each.inputs.shape[1:] == inputs.shape[1:]]

@@ -40,7 +40,8 @@ class Batch:
 
 @dataclass(slots=True, kw_only=True)
 class HeldOut:
-    """A forward pass of a recorded training without gradients, such as a validation."""
+    """Examples of a forward pass without gradients, such as a validation, in a recorded training; later the attacker's
+    public data."""
 
     inputs: Tensor
     """(example, *shape): copy of the inputs, on the CPU."""
@@ -338,8 +339,9 @@ class _Recorder:
 
 @contextmanager
 def recorder(model: nn.Module | None = None, optimizer: Optimizer | None = None) -> Iterator[Recorded]:
-    """Record a client's training inside a `with` statement, for attacks on its update; the training is bitwise the same
-    as without the recording.
+    """Record a client's training inside a `with` statement, as raw data (`Recorded`) for an attack on its update;
+    `bench.own.recorded.recording` gives users a checked reading. The training is bitwise the same as without the
+    recording.
 
     - `model`: the trained module; None takes the first module with parameters that runs with gradients.
     - `optimizer`: its optimizer; None takes every optimizer of the module's parameters."""

@@ -40,8 +40,8 @@ class Claim(Reconstruction):
 
 
 def claim(reconstruction: Reconstruction, reading: Reading) -> Claim:
-    """Join a reconstruction with its reading (observed update). If the reading uses an example in several epochs, only
-    its reconstruction for the first epoch is kept."""
+    """Join a reconstruction with its reading (observed update), so that `bench.api.score` can check both. An example
+    used in several epochs is reconstructed several times; only the reconstruction for the first epoch is kept."""
     made = Claim(**{item.name: getattr(reconstruction, item.name) for item in fields(Reconstruction)}, reading=reading)
     distinct, way = distinct_examples(reading), made.trajectory
     if made.inputs.shape[1] <= distinct:

@@ -22,8 +22,9 @@ _SAME = 1e-3  # squared deviations: rounding of running statistics to 16 bits st
 def sent_statistics(
     module: nn.Module, given: Weights | None, after: Weights | None, count: int
 ) -> dict[str, Tensor] | None:
-    """Return BatchNorm's running statistics after the client's steps, if the client sends them: buffer's name →
-    (reading, channel), for `count` readings (observed updates). None if no statistics moved.
+    """Return the BatchNorm statistics that attackers learn from a client's message, as buffer's name → (reading,
+    channel), for `count` readings (observed updates). These are the running statistics after the client's steps. None
+    if no statistics moved.
 
     - `module`: the model, with the statistics before the round.
     - `given`: statistics from the user; None takes those in `after`.

@@ -76,9 +76,10 @@ class WeightsSource:
 
 
 def locate(run: Path, weights: Weights) -> WeightsSource:
-    """Return the file, content hash and training round of the `weights` of a cell (experiment). A checkpoint is in the
-    run folder `run`, and its hash in its training's record. Raises `WeightsError` for an unfinished training or an
-    unsaved round, and `NotApplicable` if the training diverged or stopped before the round."""
+    """Find the `weights` that a cell (experiment) attacks or tests: return file, content hash and training round. A
+    checkpoint is in the run folder `run`, and its hash in its training's record. Raises `WeightsError` for an
+    unfinished training or an unsaved round, and `NotApplicable` if the training diverged or stopped before the
+    round."""
     match weights:
         case CheckpointWeights(training=training, round=round_):
             sha256 = _checkpoint_sha256(run, training, round_)

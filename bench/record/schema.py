@@ -154,7 +154,7 @@ class ReadingScore(_Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriorScore(_Strict):
-    """Figures of a prior-only baseline, which guesses without the gradient."""
+    """Success of a prior-only baseline, which guesses without the gradient; an attack must beat this success."""
 
     asr: float
     """Share of examples that the baseline's guesses would leak, without the required margin over priors: images at PSNR
@@ -221,8 +221,8 @@ class Summary(_Strict):
     """Share of examples that random picks would name."""
 
     def median(self, metric: Metric) -> float | None:
-        """Return the median of `metric` over the examples, with failed examples as the worst values; None: not a
-        number."""
+        """Return the median of `metric` over the examples, with failed examples as the worst values. None: at least
+        half of the examples failed, or no example has the metric."""
         return self.medians.get(metric.name)
 
 
@@ -326,7 +326,8 @@ class Trajectory(_Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttackResult(_Strict):
-    """Result of an attack cell (an experiment with an attack)."""
+    """Result of an attack cell (an experiment with an attack): scores of each reading (observed update), their summary,
+    and the facts that explain them."""
 
     kind: Literal["attack"] = "attack"
     """Marks the result of an attack in a record's JSON."""
@@ -364,8 +365,8 @@ class AttackResult(_Strict):
 
     @property
     def data_kind(self) -> Kind:
-        """The kind of data, such as image; raises `RecordError` for an unknown kind, and for an old record without
-        summary."""
+        """The kind of data (image, table or text), which decides the metrics in tables. Raises `RecordError` for an
+        unknown kind, and for an old record without summary."""
         if self.data is None:  # older records: images alone have a strict rate
             return TABLE if self.figures().asr_strict is None else IMAGE
         try:
@@ -433,7 +434,8 @@ class Spot(_Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingResult(_Strict):
-    """Result of a training cell (an experiment that trains)."""
+    """Result of a training cell (an experiment that trains): test accuracy, saved checkpoints, and ε of the released
+    models."""
 
     kind: Literal["training"] = "training"
     """Marks the result of a training in a record's JSON."""
@@ -619,5 +621,5 @@ class Record(_Strict):
 
 @cache
 def adapter() -> TypeAdapter[Record]:
-    """Return pydantic's reader and writer of records. The object is cached."""
+    """Return pydantic's converter between records and JSON. The converter is made once and cached."""
     return TypeAdapter(Record)

@@ -162,8 +162,8 @@ class Row:
     None: unknown."""
 
     def at(self, level: str) -> AtLevel | None:
-        """Return the figures of the defense family at a `level` (a limit on leaked examples); None if the family does
-        not meet the level. A family without a strength is never `proved`."""
+        """Return the figures of the defense family at a `level` (a limit on leaked examples), such as `L1`. None if the
+        family does not meet the level, and for the level `proved` if the family has no strength."""
         figures = self.at_levels
         if level == RECONSTRUCTED:
             figures = () if self.reconstructed is None or self.reconstructed.at is None else (self.reconstructed.at,)
@@ -221,8 +221,9 @@ def codes(tradeoff: Tradeoff) -> str:
 
 
 def permitted(level: str, chance: float) -> float:
-    """Return the largest share of named examples (which the attacker picks among candidates) that the leakage level
-    `level` permits; for `L3`, of reconstructed examples. `chance` is the share that a blind guess names."""
+    """Return the limit of a leakage level: the largest share of named examples (which the attacker picks among
+    candidates), or for `L3` of reconstructed examples. `chance` is the share that a blind guess names; the limit of
+    `L1` lies above it."""
     strictest = chance + 0.05
     most = {"L1": strictest, PROVED: strictest, PROVED_ALL: strictest, "L2": 0.20, "half": 0.5, RECONSTRUCTED: 0.05}
     return most[level]

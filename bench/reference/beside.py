@@ -69,8 +69,8 @@ def suite_of(folders: Iterable[Path]) -> str | None:
 
 
 def version_of(about: Mapping[str, Any]) -> str | None:
-    """Return the version of the suite (a fixed set of experiments) in a run; `about` is the content of the run's suite
-    file. None if the run is modified, if the suite has no reference results, or for the suite `attacks`, which ranks
-    attacks and not defenses."""
+    """Return the suite version (a suite is a fixed set of experiments) with whose reference results a run can be
+    compared; `about` is the content of the run's suite file. None if the run is modified, if the suite has no reference
+    results, or for the suite `attacks`, which ranks attacks and not defenses."""
     there = about.get("ranked") is True and about.get("suite") in store.of_defenses(store.versions())
     return str(about["suite"]) if there else None

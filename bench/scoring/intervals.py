@@ -256,8 +256,8 @@ def _united(samples: Sequence[tuple[int, Sequence[Stratum]]], level: float) -> t
 
 
 def wald_plus_2(a: NDArray[np.bool_], b: NDArray[np.bool_], added: float = 0.5) -> tuple[float, float]:
-    """Return centre and standard error of the difference share(a) - share(b) of leaked examples, by the interval
-    "Wald+2" (Agresti, Min 2005), for an interval centre ± z · error. `a` and `b` (n,) are booleans: whether each of the
+    """Return centre and standard error of a "Wald+2" interval (Agresti, Min 2005) for the difference share(a) -
+    share(b) of leaked examples; the interval is centre ± z · error. `a` and `b` (n,) are booleans: whether each of the
     same n examples leaked. `added` examples are added to each cell in the 2×2 table."""
     only_a, only_b, total = (a & ~b).sum() + added, (b & ~a).sum() + added, len(a) + 4 * added
     spread = np.sqrt(only_a + only_b - (only_a - only_b) ** 2 / total) / total

@@ -17,7 +17,8 @@ SMALLEST = 31  # pixels: a smaller side leaves AlexNet's second pooling nothing 
 
 
 def trunk_path() -> Path:
-    """Return the path of AlexNet's weights: $BENCH_LPIPS_TRUNK, or by default a file in torch's cache ($TORCH_HOME)."""
+    """Return the path of the file with AlexNet's weights, which the metric LPIPS needs: $BENCH_LPIPS_TRUNK, or by
+    default a file in torch's cache ($TORCH_HOME)."""
     named = os.environ.get("BENCH_LPIPS_TRUNK")
     return Path(named) if named else Path(torch.hub.get_dir()) / "checkpoints" / TRUNK
 

@@ -46,7 +46,7 @@ _DAMAGE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Largest accepted sizes of a submission, in bytes."""
+    """Limits on the sizes of a submission file from a stranger, in bytes, against files that fill memory or disk."""
 
     file: int = 2**32 - 2**20
     """Size of the submission file; a zip without zip64 cannot be larger."""

@@ -92,8 +92,8 @@ def check(file: Path, limits: Limits = LIMITS) -> Report:
 
 
 def passed(file: Path) -> Report:
-    """Check the submission `file` without new runs, and return the report. Raises `FailedCheck` for a contradiction in
-    the file."""
+    """Check the submission `file` as `check` does, and return the report only if the check finds no contradiction;
+    otherwise raise `FailedCheck`. Called before an import or new runs."""
     report = check(file)
     if not report.ok:
         raise FailedCheck(report)

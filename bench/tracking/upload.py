@@ -84,8 +84,8 @@ def open_target(run: Path, uri: str | None = None, *, include_pictures: bool = F
 
 
 def beside(target: Target, name: str) -> Target:
-    """Return a target for the MLflow experiment `name` in the store of `target`, which is created if missing. MLflow's
-    errors are raised."""
+    """Return a `Target` for another MLflow experiment, `name`, in the same store as `target`; used for boards (tables
+    of defenses). The experiment is created if missing. MLflow's errors are raised."""
     return replace(target, experiment=name, experiment_id=_experiment(target.client, target.uri, name))
 
 

@@ -60,7 +60,7 @@ class RunView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attached:
-    """Files, pictures and a table of an MLflow run."""
+    """Artifacts of an MLflow run: files, pictures for the image grid, and a table of victims."""
 
     files: Mapping[str, bytes] = field(default_factory=dict)
     """File name → content, among the artifacts."""
