@@ -99,7 +99,7 @@ class Entry(Frozen):
 
 
 class DataRef(Entry):
-    """A data set, identified by its content."""
+    """A cell's data set, with the hash of its content: a cell on changed data files is another cell."""
 
     sha256: Sha256
     """SHA-256 hash over the data arrays, in hexadecimal."""
@@ -153,7 +153,8 @@ class InitialWeights(Frozen):
 
 
 class FileWeights(Frozen):
-    """Weights from a file, identified by the file's content."""
+    """Weights from a file, such as those of a user's own training, at which a cell (an experiment) attacks. The hash of
+    the file's content identifies them."""
 
     kind: Annotated[Literal["file"], IN_ID] = "file"
     """Always `file`: tells this class from the other classes of weights in JSON."""
@@ -166,7 +167,8 @@ class FileWeights(Frozen):
 
 
 class CheckpointWeights(Frozen):
-    """Weights saved after a round of a training cell (an experiment)."""
+    """Weights that a training cell (an experiment) saved after a round, so that an attack runs in the middle of a
+    training."""
 
     kind: Annotated[Literal["checkpoint"], IN_ID] = "checkpoint"
     """Always `checkpoint`: tells this class from the other classes of weights in JSON."""

@@ -33,7 +33,8 @@ class Measured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Size of an audit: number of runs, δ and confidence."""
+    """Size of an audit: number of runs, δ and confidence. More runs can prove a larger ε. Raises `BenchError` if the
+    runs are too few to prove any ε above 0."""
 
     runs: int = 2000
     """Number of runs in each world (of two neighbouring data sets)."""

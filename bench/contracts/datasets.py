@@ -31,14 +31,16 @@ class LoadedDataset:
     """Function that loads the data a second time."""
 
     def parts(self) -> list[tuple[str, NDArray[Any], NDArray[np.int64]]]:
-        """Return (name, inputs, labels) of the source's training and test part."""
+        """Return (name, inputs, labels) for the source's training part and its test part: inputs (example, *shape),
+        class numbers (example,)."""
         return [
             ("training", self.raw.train_inputs, self.raw.train_labels),
             ("test", self.raw.test_inputs, self.raw.test_labels),
         ]
 
     def data(self) -> Data:
-        """Return the data set in the form for experiments, with its splits."""
+        """Return the loaded data set in the form in which experiments use it, with its splits: training, public,
+        tuning, gallery and test."""
         raw = replace(self.raw, kind=self.kind.name)
         return split(raw, name=type(self.dataset).__name__, private=self.dataset.private)
 

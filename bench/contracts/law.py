@@ -49,9 +49,9 @@ def law(defense: Defense) -> None:
 
 def dependence(z: Tensor) -> float:
     """Measure how much the coordinates of noise depend on each other: about 1 for independent coordinates, and about
-    n/r if noise in n coordinates spans only r dimensions, so that an attacker could remove it. `z` (draw, coordinate)
-    are draws of the noise with mean 0 and variance 1. The measure is the squared inner product of two different draws,
-    divided by n, as a mean over all pairs of draws."""
+    n/r if noise in n coordinates spans only r dimensions, so that an attacker could remove the noise. `z` (draw,
+    coordinate) are draws of the noise with mean 0 and variance 1. The measure is the squared inner product of two
+    different draws, divided by n, as a mean over all pairs of draws."""
     gram = z @ z.T / z.shape[1]
     apart = ~torch.eye(len(z), dtype=torch.bool)
     return float(gram[apart].square().mean() * z.shape[1])

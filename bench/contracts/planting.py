@@ -51,8 +51,8 @@ def shown_from(
     trial: Trial, start: Stage, given: Tensors, *, draw: int = 0, draws: Draws | None = None
 ) -> dict[Stage, dict[str, Tensor]]:
     """Run the federated round `trial` from the stage (place in the round) `start` on, with the tensors `given` as that
-    stage's input. Return the tensors after each stage: stage → name → (client, example, *shape), (client, *shape) or
-    (*shape).
+    stage's input, to see what an attacker observes for worst-case tensors. Return the tensors after each stage: stage →
+    name → (client, example, *shape), (client, *shape) or (*shape).
 
     - `draw`: number of the defense's random draws; another number gives other draws.
     - `draws`: source of random numbers in place of `draw`; None: `draw` is used."""

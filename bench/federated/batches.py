@@ -18,7 +18,7 @@ Indices = NDArray[np.int64]  # positions in the training split
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batches:
-    """Training data of a round: the batches of its clients."""
+    """Training data of a federated round: inputs and labels for each client and local step."""
 
     clients: tuple[int, ...]
     """Numbers of the round's clients."""

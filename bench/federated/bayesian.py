@@ -30,7 +30,7 @@ _CLIENTS = "at the level of clients it says nothing of a single example"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """Values of a training round that the Bayesian accountant needs."""
+    """Values of a training round from which the Bayesian accountant computes the round's privacy cost."""
 
     weights: Tensors
     """Weights at the start of the round, name → (*shape)."""

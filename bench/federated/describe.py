@@ -46,7 +46,7 @@ class DescribedTransform:
 
     @property
     def transform(self) -> Transform:
-        """The transform of the defense itself."""
+        """The defense's own transform, without the derivative and the rule that attackers add."""
         return self.code.transform
 
     def __call__(
@@ -106,7 +106,7 @@ class Composition:
 
     @property
     def mixed(self) -> bool:
-        """True if the defense mixes examples."""
+        """True if the defense trains on mixtures of examples, as mixup does."""
         return self.mixer is not None
 
     def mixing(self, size: int, count: int, seed: int) -> Tensor:
@@ -123,7 +123,8 @@ class Composition:
 
     @property
     def inside_steps(self) -> bool:
-        """True if a transform acts inside a local step, at stage `example` or `step`."""
+        """True if the defense acts inside a local step, at stage `example` or `step`; a simulation then needs the
+        candidates themselves, not only their updates."""
         return any(part.stage in STEP_STAGES for part in self.parts)
 
     @property

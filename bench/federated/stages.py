@@ -18,7 +18,8 @@ Output = TypeVar("Output")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawKey:
-    """Key that determines the random draws of a defense in a round."""
+    """Place of a defense's random draws in an experiment: seed, repetition, round, local step. Equal keys give equal
+    random numbers, so that an experiment can be repeated."""
 
     seed: int
     """Seed of the cell (experiment)."""
@@ -69,7 +70,7 @@ class Stages:
 
     @property
     def needs_examples(self) -> bool:
-        """True if a transform at stage `step` reads example gradients."""
+        """True if a transform at stage `step` reads example gradients, which local training then must compute."""
         return any(transform.needs_examples for transform in self.transforms.get("step", ()))
 
     @property
@@ -212,7 +213,8 @@ class Stages:
         return output, replace(self, states={**self.states, place: after})
 
     def of(self, clients: tuple[int, ...]) -> "Stages":
-        """Return the stages (the defense) with only the states (memory) of the numbered `clients`, in this order."""
+        """Return the stages (the defense) with only the states (memory) of the numbered `clients`, in this order, to
+        train a chunk of clients. `joined` collects the states afterwards."""
         at = self.positions(clients)
         states = {
             place: {key: value[at] for key, value in state.items()} if self._is_clients(place) else state

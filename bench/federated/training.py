@@ -38,7 +38,8 @@ _HELD = 0.25  # largest share of a GPU's free memory for the data set
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """The state of a training between two rounds."""
+    """State of a training between two rounds, from which the training continues: weights, the defense's memory, and
+    results so far."""
 
     round: int
     """Number of finished rounds."""
@@ -61,7 +62,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingJob:
-    """Fixed inputs of a training: configuration, data, model, device."""
+    """Inputs of a training that stay the same in all rounds: configuration, data, model, device."""
 
     cell: TrainingCell
     """Configuration of the training."""

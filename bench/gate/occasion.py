@@ -16,7 +16,8 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Occasion:
-    """Circumstances of a comparison by the regression gate: changes of the baseline, their acceptance, and remarks."""
+    """Circumstances of a gate's comparison that its report mentions: changes of the baseline, the reason of their
+    acceptance, and remarks."""
 
     baseline: str = "gate.json"
     """Path of the baseline file, relative to the repository's root; the path as typed outside a repository."""

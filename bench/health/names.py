@@ -13,7 +13,8 @@ from bench.registry import static
 
 
 def packages() -> Finding:
-    """Check that no other distribution installs a top-level module `bench` (frappe-bench does)."""
+    """Check that no other distribution installs a top-level module `bench`, as frappe-bench does: one would overwrite
+    the other."""
     others = sorted(set(metadata.packages_distributions().get("bench", ())) - {registry.DISTRIBUTION})
     if others:
         detail = f"{', '.join(others)} installs a module `bench` too, and one overwrites the other"
@@ -23,7 +24,7 @@ def packages() -> Finding:
 
 
 def command() -> Finding:
-    """Check that the shell's command `bench` belongs to this environment."""
+    """Check that the shell's command `bench` belongs to this environment, not to another installation."""
     first = shutil.which("bench")
     here = Path(sys.executable).parent
     if first is None or Path(first).parent.resolve() == here.resolve():

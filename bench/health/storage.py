@@ -53,7 +53,8 @@ def store(folder: Path) -> Finding:
 
 
 def telemetry() -> Finding:
-    """Check MLflow's telemetry, which only MLFLOW_DISABLE_TELEMETRY=true turns off; DO_NOT_TRACK=1 has no effect."""
+    """Check whether MLflow's telemetry is off. The bench turns it off for its own processes; otherwise only the
+    environment variable MLFLOW_DISABLE_TELEMETRY=true does."""
     setting = os.environ.get("MLFLOW_DISABLE_TELEMETRY")
     if setting is not None and setting.lower() != "true":
         detail = f"MLFLOW_DISABLE_TELEMETRY={setting} leaves it on"
