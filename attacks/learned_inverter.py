@@ -46,8 +46,8 @@ _ON_ALL = (0.1, 1.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulations:
-    """Simulated readings (observed updates) with the public examples behind them, sorted within a reading by label,
-    then by brightness."""
+    """Training data for the attack `learned-inverter`: simulated readings (observed updates), and the public examples
+    behind them. Examples are sorted within a reading by label, then by brightness."""
 
     vectors: Tensor
     """Simulated readings as vectors (simulation, value)."""
@@ -65,7 +65,8 @@ class Simulations:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """A fitted regression with its features and its error. The attack keeps the regression with the least error."""
+    """A fitted regression from gradients to examples, with the scaling of its features and its error on held-out
+    simulations. The attack compares several, and keeps the regression with the least error."""
 
     scaling: Scaling
     """Map from gradient vectors to features."""
@@ -79,7 +80,8 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inverter:
-    """A learned map from gradients to the examples behind them."""
+    """A learned map from gradients to the examples behind them: call it with gradients, name → (reading, *shape), to
+    get inputs (reading, example, *shape) and class scores (reading, class)."""
 
     sketch: Sketch
     """Map from a gradient to a vector of bounded length."""
@@ -293,7 +295,8 @@ def _undefended(reading: Reading, inputs: Tensor, labels: Tensor) -> dict[str, T
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """Data for fitting and comparing regressions: simulated readings (observed updates) with regression targets."""
+    """Data to fit and compare regressions from gradients to examples: simulated readings (observed updates) with
+    regression targets. Most simulations fit a regression; the held-out rest measures its error."""
 
     simulated: Simulations
     """Simulated readings and their public examples."""

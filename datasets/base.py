@@ -25,7 +25,8 @@ SPLITS = (("training", 5 / 6), ("public", 1 / 12), ("tuning", 1 / 30), ("gallery
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A part of a data set, such as training or test: its examples in their stored form."""
+    """A part of a data set, such as training or test: inputs in their stored form (uint8 pixels, table rows or token
+    ids), with labels."""
 
     inputs: Pixels | Rows | Ids
     """Inputs (example, *shape)."""
@@ -61,8 +62,8 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Raw:
-    """Data as a loader reads them: training and test parts in the source's order. Images are uint8 or floats in [0, 1],
-    tables floats in [0, 1], texts integers."""
+    """Result of a data set's loader, before checks and the division into splits: training and test parts in the
+    source's order. Images are uint8 or floats in [0, 1], tables floats in [0, 1], texts integers."""
 
     train_inputs: Pixels | Rows | Ids
     """Training inputs: images (example, channel, height, width), rows (example, feature) or texts (example,
@@ -95,7 +96,8 @@ class Raw:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Data:
-    """A loaded data set: five splits in a random order that its content determines, and public facts."""
+    """A checked data set, ready for trainings and attacks: five splits (training, test, public, tuning, gallery) with
+    public facts such as classes. The content determines the random order of the examples."""
 
     name: str
     """Name of the data set in the registry."""
@@ -136,8 +138,8 @@ class Data:
 
 
 class Dataset(ABC):
-    """Base class for loaders of data sets. Concrete loaders are frozen dataclasses, whose fields are parameters; their
-    class attributes are literal constants."""
+    """Base class for loaders of data sets: a concrete loader is a frozen dataclass with parameters as fields, and
+    defines `load`. Its class attributes are literal constants."""
 
     reference: ClassVar[str]
     """Paper or page that describes the data set."""

@@ -14,7 +14,7 @@ from bench.errors import DataError
 
 
 class MissingDataError(DataError):
-    """Error for missing data files; damaged files raise `DataError`."""
+    """Error for a data set whose files were not found; damaged files raise `DataError`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,8 @@ class Remote:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """A possible arrangement of a data set's files in a folder; a file is plain or ends in `.gz`."""
+    """A possible arrangement of a data set's files below a data folder, for the search by `locate`. Each file may be
+    plain or end in `.gz`."""
 
     place: str
     """Folder below the data folder."""
@@ -109,8 +110,8 @@ def check_balance(path: Path, labels: NDArray[np.int64], classes: int) -> None:
 
 
 def subset(there: tuple[int, int], whole: tuple[int, int], unit: str = "pictures") -> str | None:
-    """Describe an incomplete data set in words; None if complete. Raises `DataError` for counts larger than the
-    complete data set's.
+    """Describe an incomplete data set, such as `10000 of 60000 training, 1000 of 10000 test pictures`, for reports;
+    None if complete. Raises `DataError` for counts larger than the complete data set's.
 
     - `there`, `whole`: numbers of present and of all items, each (training, test).
     - `unit`: name of the items in the text."""

@@ -11,10 +11,11 @@ from bench.parameters import parameter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Qsgd(Defense):
-    """Round each |v_i|/‖v‖₂ at random to an adjacent multiple of 1/s, without bias, and keep the sign and the norm.
-    Q_s(v)_i = ‖v‖₂·sign(v_i)·ξ_i with the rounded value ξ_i, E Q_s(v) = v. The default is the paper's dense regime, s =
-    √n, with E‖Q_s(v)‖² ≤ 2‖v‖². Departures: norms are sent per tensor with n coordinates; the paper's experiments cut
-    tensors into fixed-size buckets and leave small tensors unchanged. The lossless code for levels is omitted."""
+    """Quantise each coordinate by random rounding: |v_i|/‖v‖₂ becomes an adjacent multiple of 1/s, without bias; sign
+    and norm are kept. Q_s(v)_i = ‖v‖₂·sign(v_i)·ξ_i with the rounded value ξ_i, E Q_s(v) = v. The default is the
+    paper's dense regime, s = √n, with E‖Q_s(v)‖² ≤ 2‖v‖². Departures: norms are sent per tensor with n coordinates; the
+    paper's experiments cut tensors into fixed-size buckets and leave small tensors unchanged. The lossless code for
+    levels is omitted."""
 
     reference = "Alistarh et al. 2017 (QSGD), NeurIPS, §3.1, theorem 3.2 and corollary 3.3"
     stages = ("example", "client")

@@ -18,12 +18,12 @@ from bench.points import Stage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RiskBalanced(Defense):
-    """Cut the update into s slices with equal leakage risk; each client adds noise N(0, σ²) to max(1, ⌊sγ⌋) random
-    slices, with a new choice in each round. The server removes the part of the mean that random-matrix theory classes
-    as noise. A layer's risk measures the change of its gradient with the example, on a small public root set, at the
-    initial weights of the training or attack. By default (`clip` = 0) no bound limits a client's effect; the harness
-    computes no ε. An attacker who ignores the worst-fitting slices recovers the information in the other slices
-    (RESULTS.md)."""
+    """Add noise to a few parts of each update: the update is cut into s slices with equal leakage risk; each client
+    adds noise N(0, σ²) to max(1, ⌊sγ⌋) random slices, with a new choice in each round. The server removes the part of
+    the mean that random-matrix theory classes as noise. A layer's risk measures the change of its gradient with the
+    example, on a small public root set, at the initial weights of the training or attack. By default (`clip` = 0) no
+    bound limits a client's effect; the harness computes no ε. An attacker who ignores the worst-fitting slices recovers
+    the information in the other slices (RESULTS.md)."""
 
     reference = "Risk-balanced §4, §5, algorithm 1"
     stages = ("client", "aggregate")

@@ -25,8 +25,8 @@ LOW, HIGH = 0.05, 0.5  # an attack fails where its rate is at most `LOW`, and an
 
 @dataclass(slots=True)
 class Outcome:
-    """An attack's result in a condition (data, model, setting, defense, interception point), over all seeds of the
-    model's weights."""
+    """An attack's pooled result in a condition (data, model, setting, defense, interception point), over all seeds of
+    the model's weights: reconstructed examples and cost."""
 
     hits: dict[ExampleKey, bool] = field(default_factory=dict)
     """Map from example to True if the attack reconstructed the example; not applicable or crashed: False."""
@@ -43,8 +43,8 @@ class Outcome:
     """Names of the devices that ran the attack."""
 
     def add(self, record: Record) -> None:
-        """Add the results of `record`, which holds the same attack in the same condition as this outcome, under weights
-        of another seed."""
+        """Add the result `record` to this outcome: the same attack in the same condition, under weights of another
+        seed."""
         cell = record.cell
         assert isinstance(cell, AttackCell)
         self.hits |= dict.fromkeys(example_keys(cell), False)
@@ -68,7 +68,8 @@ class Outcome:
 
 @dataclass(slots=True)
 class Contest:
-    """A condition (data, model, weights, setting, defense, interception point) with the outcome of each attack."""
+    """A column in the table of attacks by conditions: a condition (data, model, weights, setting, defense, interception
+    point), with the outcome of each attack there."""
 
     parts: tuple[str, ...]
     """Data, model, weights and federated setting as text, such as `B = 8`."""
@@ -96,7 +97,8 @@ class Contest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attacker:
-    """An attack's row in the table of attacks by conditions: its figures over all conditions."""
+    """A row in the table of attacks by conditions: an attack's success rates in all conditions, with rank, cost, and
+    its contribution to the union of all attacks."""
 
     attack: str
     """The attack with its parameters and its knowledge of the defense, as text."""
@@ -138,7 +140,7 @@ class Attacker:
 
 @dataclass(frozen=True, kw_only=True)
 class Cross:
-    """Table of all attacks by all conditions (a full cross), with the attacks ranked."""
+    """Ranking of attacks over many conditions, as a table: all attacks (rows, ranked) by all conditions (columns)."""
 
     contests: tuple[Contest, ...]
     """Conditions (the table's columns), each with the outcomes of the attacks."""
@@ -171,7 +173,10 @@ class Cross:
 
     def best(self, number: int, but: str) -> tuple[str, float]:
         """Return the most successful attack in a condition, except a given attack: (name, success rate), or ("", 0) if
-        no other attack ran. `number` is the condition's number, from 0; `but` is the name of the excepted attack."""
+        no other attack ran.
+
+        - `number`: the condition's number, from 0.
+        - `but`: name of the excepted attack; "" excepts none."""
         others = [each for each in self.attackers if each.attack != but and each.rates[number] is not None]
         first = max(others, key=lambda each: each.rates[number] or 0.0, default=None)
         return ("", 0.0) if first is None else (first.attack, first.rates[number] or 0.0)
@@ -224,8 +229,8 @@ def crossed(records: Iterable[Record], own: Collection[str] = (), victims: str |
 
 
 def common(contests: Collection[Contest]) -> list[str]:
-    """Return the parts of a condition's title, such as `B = 1`, that more than half of the conditions `contests` have,
-    in the title's order."""
+    """Return the parts of a condition's title, such as `B = 1`, that more than half of the `contests` (conditions with
+    their outcomes) share, in the title's order. Short names of conditions leave these parts out."""
     counts = Counter(part for contest in contests for part in contest.parts)
     places = {part: place for contest in contests for place, part in enumerate(contest.parts)}
     return sorted((part for part, count in counts.items() if 2 * count > len(contests)), key=places.__getitem__)

@@ -38,7 +38,8 @@ THRESHOLDS_DB = tuple(range(10, 62, 2))  # thresholds for `reached`
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Best:
-    """The most successful single attack at an interception point."""
+    """The most successful single attack at an interception point, with its success rate and its median metrics, for a
+    board row."""
 
     attack: str
     """The attack with its parameters and its knowledge of the defense, as text."""
@@ -50,7 +51,8 @@ class Best:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtPoint:
-    """A defense's figures at an interception point (the attacker's position in a round)."""
+    """A defense's figures at an interception point (the attacker's position in a round), for a board row: success
+    rates, recognition, ε and warnings."""
 
     point: str
     """Interception point, the attacker's position in a round: `type-2`, `type-1`, `type-0` or `aggregate`."""
@@ -103,7 +105,8 @@ class AtPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A board row: a defense, with its parameters, under a condition."""
+    """A board row: a defense, with its parameters, under a condition (data, model, weights, setting). The row holds its
+    figures at each interception point, its cost in training, and its rank among the defenses in this condition."""
 
     title: str
     """The condition (data, model, weights, setting) in words."""

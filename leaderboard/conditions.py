@@ -31,8 +31,8 @@ _WRITTEN_APART = {"weights", "grants", "victims"}
 
 @dataclass(slots=True)
 class Condition:
-    """A group of records with comparable figures (equal data, model, weights, setting), shown in the same table: a row
-    for each defense, a column for each interception point."""
+    """A table in preparation: records with comparable figures (equal data, model, weights, setting), with a row for
+    each defense and a column for each interception point."""
 
     title: str
     """The condition in words: data, model, weights and federated setting."""
@@ -94,9 +94,10 @@ def condition_text(cell: AttackCell) -> str:
 
 
 def of_one_series(records: Iterable[Record]) -> list[Record]:
-    """Return the `records`, changed so that tables never pool different weights under the same name. A series is a name
-    for weight files that differ only by seed. If a file was replaced between runs, the series has two files for the
-    same seed. Its name is then removed from the records' cells, and tables distinguish the weights by their hash."""
+    """Prevent tables from pooling different weights under the same name; return the `records`, changed where necessary.
+    A series is a name for weight files that differ only by seed. If a file was replaced between runs, the series has
+    two files for the same seed: its name is then removed from the records' cells, and tables distinguish the weights by
+    their hash."""
     listed = list(records)
     contents: dict[tuple[Any, ...], set[str]] = {}
     for record in listed:

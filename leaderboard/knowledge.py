@@ -19,8 +19,8 @@ from bench.scoring.intervals import paired_difference
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnowledgeRow:
-    """Results against a defense at an interception point, over the attacks that ran both plain (without knowledge of
-    the defense) and adaptive (with its description)."""
+    """Comparison of attackers with and without knowledge of a defense, at an interception point: the joint results of
+    all attacks that ran both plain (without knowledge) and adaptive (with the defense's description)."""
 
     condition: str
     """The condition in words: data, model, weights and federated setting."""

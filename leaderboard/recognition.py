@@ -35,7 +35,8 @@ class Rate:
 
 
 def most_over_chance(*rates: Rate | None) -> Rate | None:
-    """Return that rate of `rates` that exceeds its chance level by the most; None if every rate is None."""
+    """Select the rate that proves most recognition: of `rates`, that which exceeds its chance level by the most; None
+    if every rate is None."""
     return max((rate for rate in rates if rate is not None), key=lambda r: r.value - r.chance, default=None)
 
 

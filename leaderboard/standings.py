@@ -27,8 +27,9 @@ _Leaked = dict[tuple[str, str], dict[ExampleKey, bool]]  # (condition, point) â†
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A defense's figures at an interception point, averaged over conditions of a suite. A condition counts if
-    attackers reconstruct at least half of its undefended examples at this point."""
+    """A defense's mean figures at an interception point, over the conditions of a suite. A condition counts if
+    attackers reconstruct at least half of its undefended examples at this point: only then does a low rate show
+    protection."""
 
     leaked: float
     """Mean attack success rate over the conditions that count."""
@@ -54,7 +55,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Absent:
-    """A figure that is missing for a defense, with the reason."""
+    """A figure that a ranked defense lacks, with place and reason; a defense with missing figures ranks last."""
 
     point: str
     """The interception point, or "training"."""
@@ -69,7 +70,8 @@ class Absent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """A defense, with its parameters, averaged over a suite of conditions, with its rank."""
+    """A line of the ranking over a suite of conditions: a defense, with its parameters, mean figures at each
+    interception point, cost in training, and rank."""
 
     defense: str
     """The defense with its parameters."""
@@ -331,9 +333,9 @@ def neighbours(every: Sequence[Standing], defense: str) -> tuple[Standing | None
 
 
 def nearest(rows: Sequence[Row], defense: str, among: Iterable[str]) -> str | None:
-    """Return the defense in `among` whose leakage is most similar to that of `defense`, by success and recognition
-    rates in the board `rows`. Defenses are given by name with parameters. None if no defense in `among` shares a rate
-    with `defense`."""
+    """Return the defense in `among` with the most similar leakage to `defense`, by success and recognition rates in the
+    board `rows`, for a comparison side by side. Defenses are given by name with parameters. None if no defense in
+    `among` shares a rate with `defense`."""
     counting = conditions(rows)
     profiles: dict[str, dict[tuple[str, str], float]] = {}
     for row in rows:

@@ -20,8 +20,9 @@ Trained = tuple[TrainingCell, TrainingResult]
 
 
 def trained_with(records: Iterable[Record]) -> dict[tuple[str, str], list[Trained]]:
-    """Map (data and model as JSON, defense) to the defense's finished trainings in `records`, each as (cell, result); a
-    cell is an experiment's configuration."""
+    """Group the finished trainings in `records` (results of experiments) by data, model and defense, to compare them
+    with attacks. Return (data and model as JSON, defense) → trainings, each as (cell, result); a cell is an
+    experiment's configuration."""
     trained: dict[tuple[str, str], list[Trained]] = {}
     for record in records:
         if isinstance(record.cell, TrainingCell) and record.training is not None:

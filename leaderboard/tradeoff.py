@@ -42,8 +42,8 @@ def listener_of(name: str) -> str:
 
 
 def rows_at(tradeoff: Tradeoff, point: str) -> tuple[Row, ...]:
-    """Return the rows of the trade-off for the defense families (a defense at all its strengths) that change the
-    attacked update at an interception point. Families without figures are left out.
+    """Select the rows of the trade-off that a listener (an attacker) at an interception point can use: defense families
+    (a defense at all its strengths) that change the attacked update there. Families without figures are left out.
 
     - `tradeoff`: accuracy and leakage of each family; `point`: name of the interception point."""
     return tuple(row for row in tradeoff.rows if row.absent is None and point in (row.point, *row.also))
@@ -74,7 +74,8 @@ def _ranked(tradeoff: Tradeoff, rows: Iterable[Row]) -> tuple[Standing, ...]:
 
 
 def leakage(level: str) -> str:
-    """Return the word for examples that leak at a level of leakage: "reconstructed" for `level` "L3", else "named"."""
+    """Return the word for leaked examples in texts such as `12% named`: "reconstructed" for the `level` "L3", which
+    limits reconstructed examples, otherwise "named"."""
     return "reconstructed" if level == RECONSTRUCTED else "named"
 
 
@@ -154,9 +155,9 @@ def ceilings(row: Row, at: AtLevel) -> str:
 
 
 def worst(at: AtLevel) -> float:
-    """Return the largest measured share of named examples (at level L3: of reconstructed examples), given figures `at`
-    a strength of a defense. Shares are measured in the first round, and at trained weights if these were attacked. The
-    victims were not used to choose the strength."""
+    """Return the largest measured leakage of a defense at a strength: the share of named examples (at level L3: of
+    reconstructed examples), in [0, 1]. Measurements are in the first round, and at trained weights if these were
+    attacked, on victims that were not used to choose the strength. `at` are the figures at this strength."""
     return at.share if at.trained is None else max(at.share, at.trained[0])
 
 

@@ -93,8 +93,8 @@ def trainings(records: Iterable[Record], published: Sequence[PublishedFigures] =
 
 
 def missing(rows: Sequence[TrainingRow], published: Sequence[PublishedFigures]) -> list[PublishedFigures]:
-    """Return those figures of `published` (from papers) that match no training in `rows`, so that no table row shows
-    them."""
+    """Return the figures from papers, `published`, that match no training in `rows`: no table row shows them, so a
+    report must list them separately."""
     shown = {id(row.published) for row in rows}
     return [
         figures

@@ -20,7 +20,8 @@ ExampleKey = tuple[int, int, int, int]  # seed, draw, reading, example
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfSeed:
-    """Counts of attacked and leaked examples under model weights from a single seed."""
+    """Counts of attacked and leaked examples for a single seed of the model's weights, to show the variation between
+    seeds."""
 
     leaked: int
     """Number of leaked examples: any attack reconstructed them."""
@@ -32,9 +33,10 @@ class OfSeed:
 
 @dataclass(slots=True)
 class WorstCase:
-    """Results of all attacks on a defense at an interception point. An example counts as leaked if any attack
-    reconstructs it. An example's key is (weight seed, noise draw, reading, example). An attack with a granted gallery
-    (a list of candidates) saw the true example, so its results enter `named` and `places`, but not `leaked`."""
+    """Joint results of all attacks on a defense at an interception point: the worst case for the defense. An example
+    counts as leaked if any attack reconstructs it. An example's key is (weight seed, noise draw, reading, example). An
+    attack with a granted gallery (a list of candidates) saw the true example, so its results enter `named` and
+    `places`, but not `leaked`."""
 
     leaked: dict[ExampleKey, bool] = field(default_factory=dict)
     """Map from example to whether any attack reconstructed the example."""
@@ -85,8 +87,8 @@ class WorstCase:
     _draws: set[int] = field(default_factory=set)
 
     def add(self, record: Record) -> None:
-        """Add `record`, the result of an attack on this defense at this point. A crashed attack's examples count as
-        attacked and not leaked."""
+        """Add `record`, the result of an attack on this defense at this point, to the joint results. A crashed attack's
+        examples count as attacked and not leaked."""
         cell = record.cell
         assert isinstance(cell, AttackCell)
         attack, result = attack_name(cell), record.attack
@@ -308,9 +310,9 @@ def example_scores(record: Record) -> Iterator[tuple[ExampleKey, ExampleScore]]:
 
 
 def clusters(keys: Sequence[ExampleKey]) -> list[int] | None:
-    """Return a cluster number for each example of `keys`, in their order, for confidence intervals over dependent
-    examples. Examples are clustered by weight seed if there are several seeds, otherwise by reading (observed update).
-    None if every cluster has a single example, or if only a single cluster exists.
+    """Return a cluster number for each example of `keys`, in their order, for confidence intervals: examples with the
+    same weight seed (for several seeds), otherwise in the same reading (observed update), may leak together. None if no
+    clustering is necessary or possible: every cluster has a single example, or only a single cluster exists.
 
     - `keys`: examples as (weight seed, noise draw, reading, example)."""
     numbers = _numbers([(key[0],) for key in keys]) if len({key[0] for key in keys}) > 1 else readings(keys)
@@ -318,8 +320,10 @@ def clusters(keys: Sequence[ExampleKey]) -> list[int] | None:
 
 
 def readings(keys: Sequence[ExampleKey]) -> list[int]:
-    """Return the number of each example's reading (observed update), in the order of `keys`, examples as (weight seed,
-    noise draw, reading, example). Numbers count from 0; all noise draws of a reading have the same number."""
+    """Number the readings (observed updates) behind examples, for confidence intervals clustered by reading. Return a
+    number from 0 for each example of `keys`, in their order; all noise draws of a reading have the same number.
+
+    - `keys`: examples as (weight seed, noise draw, reading, example)."""
     return _numbers([(key[0], key[2]) for key in keys])
 
 

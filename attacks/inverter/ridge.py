@@ -34,8 +34,9 @@ class Kernel:
 
 
 def median_distance(products: Tensor) -> float:
-    """Return the median squared distance ‖z - z'‖² between the examples' feature vectors, over pairs from about 300
-    examples; never 0. `products` (example, example) are the scalar products zᵀz' for all pairs."""
+    """Return the unit of distance for a Gaussian kernel: the median squared distance ‖z - z'‖² between examples'
+    feature vectors, over pairs from about 300 examples; never 0. `products` (example, example) are the scalar products
+    zᵀz' for all pairs."""
     every = max(1, len(products) // 300)
     few = products[::every, ::every]
     norms = few.diagonal()
@@ -62,8 +63,9 @@ def factorise(kernel: Tensor, ridge: float) -> tuple[Tensor, float]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ridge:
-    """A fitted kernel ridge regression from features z to targets: f(z) = b + k(z) A, with the vector k(z) of kernels
-    between z and the fitted rows. A row is an example's features and targets."""
+    """A fitted kernel ridge regression, from a gradient's features z to the examples behind it: f(z) = b + k(z) A, with
+    the vector k(z) of kernels between z and the fitted rows. A row is a simulated reading: its features and its targets
+    (input values, class counts)."""
 
     kernel: Kernel
     """Kernel of the regression, linear or Gaussian."""
@@ -95,9 +97,10 @@ class Ridge:
 def path(
     features: Tensor, targets: Tensor, kernel: Kernel, ridges: Iterable[float], products: Tensor | None = None
 ) -> Iterator[Ridge]:
-    """Fit a regression for each λ (regularisation) in `ridges`; yield them in this order.
+    """Fit a ridge regression for each strength of regularisation λ in `ridges`, so that a caller can choose the best;
+    yield the regressions in this order.
 
-    - `features` (row, feature), `targets` (row, target): the examples to fit.
+    - `features` (row, feature), `targets` (row, target): the data to fit.
     - `kernel`: kernel of every regression.
     - `products` (row, row): the features' scalar products; None computes them."""
     if products is None:

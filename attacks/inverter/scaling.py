@@ -37,7 +37,8 @@ class Scaling:
 
 
 def learn(vectors: Tensor, slices: tuple[slice, ...], units: Units, balance: Balance) -> Scaling:
-    """Learn a scaling that brings gradient vectors to a standard deviation of 1.
+    """Learn how to scale gradients for a regression, so that each coordinate or tensor has a standard deviation of 1.
+    Return the scaling.
 
     - `vectors` (row, value): a gradient per row.
     - `slices`: each tensor's range in a vector.

@@ -15,9 +15,9 @@ MOST = 16384  # values kept of a gradient; longer gradients are hashed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sketch:
-    """Map from a gradient to a vector with a bounded number of entries. If a gradient has too many values, the
-    coordinates of each tensor are hashed into buckets, and summed with random signs. On average, the hash keeps scalar
-    products (Charikar et al. 2002)."""
+    """Random map that shortens a gradient to a vector with a bounded number of entries, so that a regression on many
+    gradients fits into memory. The coordinates of each tensor are hashed into buckets, and summed with random signs; on
+    average, this keeps scalar products (Charikar et al. 2002). Short gradients are kept as they are."""
 
     sizes: tuple[int, ...]
     """Number of vector entries for each tensor."""
@@ -47,7 +47,7 @@ class Sketch:
 
     @property
     def slices(self) -> tuple[slice, ...]:
-        """Each parameter tensor's range in the vector."""
+        """Range of each parameter tensor in the shortened vector, in the order of the tensors."""
         ends = torch.tensor((0, *self.sizes)).cumsum(0).tolist()
         return tuple(slice(*pair) for pair in pairwise(ends))
 

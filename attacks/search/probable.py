@@ -51,9 +51,10 @@ def unfit(reading: Reading) -> str | None:
 
 
 def objective_of(reading: Reading) -> Objective:
-    """Return the distance that the search for the most probable examples minimises for the batch `reading`, without the
-    prior term. The distance is a function from candidates' inputs (reading, example, *shape) and label probabilities
-    (reading, example, class) to the distance between simulated and observed gradients (reading,)."""
+    """Return the distance that the attack `map` minimises for the batch `reading`, without the prior term; with this
+    function the bench checks whether the true examples are nearer to the reading than public examples. The function
+    takes candidates' inputs (reading, example, *shape) and label probabilities (reading, example, class), and returns
+    the distance between simulated and observed gradients (reading,)."""
     reading = rescaled(reading)
     return partial(mismatch_of(reading), observations(reading), differentiable=False)
 
@@ -119,8 +120,8 @@ def most_probable(
 
 
 def mismatch_of(reading: Reading) -> Mismatch:
-    """Return the matching distance for the batch `reading`: a function that compares the simulated readings of
-    candidates with the actual reading. Its form fits the noise in the defense's description."""
+    """Return the matching distance of the attack `map` for the batch `reading`: a function that compares the simulated
+    readings of candidates with the actual reading. Its form fits the noise in the defense's description."""
     return Mismatch(
         reading=reading,
         distance=by_likelihood(Distance(kind="l2"), reading),

@@ -102,7 +102,7 @@ def markdown(cross: Cross) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageRow:
-    """An attack's figures as text for a page."""
+    """An attack's row in the table of attacks by conditions, with all figures as text for the HTML page."""
 
     rank: str
     """Rank as text, from 1."""
@@ -128,7 +128,7 @@ class PageRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageTable:
-    """A table of attacks by conditions (`Cross`) as text for a page."""
+    """The table of attacks by conditions (`Cross`), with all figures as text for the HTML page."""
 
     heading: str
     """Heading of the table."""
@@ -145,7 +145,7 @@ class PageTable:
 
 
 def page_table(heading: str, cross: Cross) -> PageTable:
-    """Format the table `cross` of attacks by conditions as text for a page, below `heading`."""
+    """Format the table `cross` of attacks by conditions for the HTML page, below `heading`: all figures become text."""
     shown = names(cross)
     rows = tuple(
         PageRow(

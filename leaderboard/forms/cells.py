@@ -6,8 +6,8 @@ from rich.text import Text
 
 
 def below(text: str | Text, *lines: str | Literal[False]) -> Text:
-    """Return the text of a terminal table's cell: `text`, and below it each of `lines` that is neither empty nor False,
-    in dim letters."""
+    """Make a terminal table's cell with small print: `text`, and below this text each of `lines` in dim letters. Empty
+    lines and False are left out."""
     shown = Text(text) if isinstance(text, str) else text
     return shown.append("".join(f"\n{line}" for line in lines if line), style="dim")
 

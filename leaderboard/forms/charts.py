@@ -45,8 +45,8 @@ class Chart:
 
 @cache
 def library() -> str:
-    """Return the JavaScript libraries Vega, Vega-Lite and vega-embed as a single script that defines `vegaEmbed`.
-    Building the script takes seconds."""
+    """Return the JavaScript libraries that draw charts on a page without internet access: Vega, Vega-Lite and
+    vega-embed as a single script that defines `vegaEmbed`. Building the script takes seconds."""
     version = alt.SCHEMA_VERSION.removeprefix("v").rpartition(".")[0]  # that of `charts`' specs
     return vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", version)
 

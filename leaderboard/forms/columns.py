@@ -27,7 +27,7 @@ _AT, _COST, _EVIDENCE, _BEST = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """A board row with its display names: the short names of its defense and of the attacks."""
+    """A board row with short names for its defense and for the attacks, ready for output."""
 
     row: Row
     """The board row."""
@@ -39,7 +39,8 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A column of the board: it computes, formats and places a value for each board row."""
+    """A column of the board in all output forms (CSV, Markdown, page, terminal): how to compute its value from a board
+    row, how to format the value, and where the column appears."""
 
     name: str
     """The column's name in CSV."""
@@ -88,8 +89,8 @@ class Column:
 
 
 def lines(rows: Sequence[Row]) -> list[Line]:
-    """Give each board row in `rows` short names for its defense and attacks, distinct within the board. Return a `Line`
-    (row with names) per row."""
+    """Shorten the names of defenses and attacks for a board, such that they stay distinct. Return a `Line` (row with
+    names) for each board row in `rows`, in the same order."""
     by_key = grouped(rows, lambda row: row.key)
     names = {key: distinct(row.defense for row in group) for key, group in by_key.items()}
     points = [at for row in rows for at in row.points.values()]

@@ -26,7 +26,7 @@ _INK, _DIM, _PAPER = (20, 24, 31), (100, 108, 120), (255, 255, 255)
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """A line in the figure: a row of examples with a name and a caption."""
+    """A line in the figure of true examples and reconstructions: a row of examples with a name and a caption."""
 
     name: str
     """Name of the defense, or of the true examples."""
@@ -103,7 +103,8 @@ def _placed(lines: Sequence[Strip]) -> Iterator[tuple[int, Strip]]:
 
 
 def png(lines: Sequence[Strip]) -> bytes:
-    """Draw the figure `lines` as PNG."""
+    """Draw the figure of true examples and reconstructions as PNG; return the file's content. `lines` are the figure's
+    lines, from `strips`."""
     image = Image.new("RGB", _size(lines), _PAPER)
     ink = ImageDraw.Draw(image)
     large, small = ImageFont.load_default(17), ImageFont.load_default(14)
@@ -119,8 +120,8 @@ def png(lines: Sequence[Strip]) -> bytes:
 
 
 def svg(lines: Sequence[Strip]) -> bytes:
-    """Draw the figure `lines` as SVG, with names and captions as text. Each example is an image with its stored
-    pixels."""
+    """Draw the figure of true examples and reconstructions as SVG, with names and captions as text; return the file's
+    content. Each example is an image with its stored pixels. `lines` are the figure's lines, from `strips`."""
     width, height = _size(lines)
     root = svg_root(width, height)
     SubElement(root, "rect", width=str(width), height=str(height), fill=_colour(_PAPER))
@@ -147,7 +148,8 @@ def svg(lines: Sequence[Strip]) -> bytes:
 
 
 def pdf(lines: Sequence[Strip]) -> bytes:
-    """Draw strips of pictures, a line for each defense, as PDF with selectable text; `lines` are the strips."""
+    """Draw the figure of true examples and reconstructions as PDF with selectable text; return the file's content.
+    `lines` are the figure's lines, from `strips`."""
     return svg_to_pdf(svg(lines).decode())
 
 

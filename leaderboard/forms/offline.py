@@ -44,7 +44,8 @@ def render(
 
 
 def packed(source: str) -> str:
-    """Compress a script's text `source` by gzip, and return base64 for a JSON block of a page."""
+    """Compress a JavaScript library for an HTML page that opens offline: return the text `source`, compressed by gzip,
+    as base64. The page unpacks it."""
     packed = bytearray(gzip.compress(source.encode(), mtime=0))
     packed[9] = 3  # the operating system (RFC 1952), for which some versions of Python write 255
     return b64encode(packed).decode()

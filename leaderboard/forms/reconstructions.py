@@ -24,7 +24,7 @@ _TAGS = 40  # bytes of a token's HTML elements
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """True examples and reconstructions."""
+    """True examples and their reconstructions by an attack, loaded for a picture or, for texts, a table of words."""
 
     truth: Floats
     """(reading, example, *shape): true examples."""
@@ -37,7 +37,7 @@ class Shown:
 
     @property
     def texts(self) -> list[Words]:
-        """Up to eight texts in words; empty for other kinds of data."""
+        """Up to eight true texts with their reconstructions, as words; empty for images and tables."""
         return words(self.truth, self.guess, self.vocabulary) if self.vocabulary else []
 
 

@@ -34,6 +34,6 @@ def embed(root: Element, image: Image.Image, left: int, top: int, size: tuple[in
 
 
 def written(root: Element) -> bytes:
-    """Return the content of an SVG file with the picture `root`."""
+    """Serialise an SVG picture `root`: return the file's content."""
     content: bytes = tostring(root, encoding="utf-8", xml_declaration=True)
     return content
