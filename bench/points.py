@@ -58,8 +58,8 @@ class Point:
 
     @property
     def after_training(self) -> bool:
-        """True if a reading (an observed update) covers all of a client's local steps: an update, or the mean over K
-        clients."""
+        """True if a reading (an observed update) at this point is made after local training, from all local steps of a
+        client: an update, or the mean over K clients."""
         return self.scope in (Scope.UPDATE, Scope.AGGREGATE)
 
     def sees(self, stage: Stage) -> bool:

@@ -46,9 +46,9 @@ def _exit_with(parent: int) -> None:
 
 @contextmanager
 def exit_after(seconds: float, trace: Path) -> Iterator[None]:
-    """End the process if the code inside a `with` statement takes longer than `seconds`, even while the interpreter is
-    blocked. All threads' stacks are first written to the file `trace`. Raises `StorageError` if the file cannot be
-    written."""
+    """Enforce a time limit on the code inside a `with` statement: after `seconds`, the process ends, even if a plug-in
+    blocks the interpreter. To show the place of the hang, all threads' stacks are first written to the file `trace`.
+    Raises `StorageError` if the file cannot be written."""
     try:
         trace.parent.mkdir(parents=True, exist_ok=True)
         trace.unlink(missing_ok=True)

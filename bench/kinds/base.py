@@ -72,12 +72,13 @@ class Success:
     """Text of the stricter threshold for messages; empty for kinds without a strict rate."""
 
     def leaked(self, figures: Figures) -> Booleans:
-        """Return which examples leaked, given their `figures` (metric → values): a mask in the shape of the values."""
+        """Apply the rule to measured examples: return a mask of the leaked examples. `figures` are the metrics, name →
+        values, and the mask has the shape of the values."""
         return self.reached(figures) & ~(np.asarray(figures[self.over], np.float64) < self.margin)
 
     def leaked_strictly(self, figures: Figures) -> Booleans | None:
-        """Return which examples leaked by the stricter threshold, given their `figures` (metric → values); None if the
-        kind has none."""
+        """Apply the rule with the stricter threshold: return a mask of the leaked examples, in the shape of the values.
+        `figures` are the metrics, name → values. None if the kind of data has no stricter threshold."""
         return None if self.strict is None else self.leaked(figures) & self.strict(figures)
 
 

@@ -22,7 +22,7 @@ class SeededFile:
     """File name with `{seed}` in place of the seed."""
 
     def of(self, seed: int) -> FileWeights:
-        """Return the weights file for a seed; raises `Wrong` for a missing file."""
+        """Return the weights file for the weight seed `seed`, with its hash; raises `Wrong` for a missing file."""
         weights = _read(self.folder, self.name.replace(SEED, str(seed)))
         return weights.model_copy(update={"series": self.name})
 

@@ -20,8 +20,8 @@ Chosen = str | Mapping[str, Any] | Defense
 def defended(
     reading: Reading, chosen: Chosen, *, clients: int = 1, per_round: int | None = None, rounds: int = 1
 ) -> Reading:
-    """Return a user's reading (observed update) with the description of the client's defense (its effect on gradients),
-    for an attacker who knows the defense.
+    """Return a user's reading (observed update) with a description of the client's defense, so that attacks can
+    simulate and undo the defense.
 
     - `chosen`: the defense: a name, {"name": …, parameter: …}, or a `Defense`.
     - `clients`, `per_round`, `rounds`: numbers of clients, of clients per round (None: all), and of rounds; these

@@ -88,7 +88,8 @@ class Meta:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadingFile:
-    """Content of a reading file: a user's gradient for attacks, with the facts that the attacker knows."""
+    """Content of a reading file, by which a user keeps a gradient for later attacks (`bench attack --reading`): the
+    gradient, the model's weights, and the facts that the attacker knows."""
 
     values: Arrays
     """Gradients or updates by parameter name."""
@@ -117,7 +118,7 @@ def save(
     weights: Mapping[str, ArrayLike] | None = None,
     labels: ArrayLike | None = None,
 ) -> None:
-    """Write a reading file (a user's gradient for attacks), atomically.
+    """Write a reading file, which keeps a user's gradient for later attacks (`bench attack --reading`), atomically.
 
     - `values`: gradients or updates, name → (*shape) or (reading, *shape).
     - `meta`: facts that the attacker knows.

@@ -46,7 +46,8 @@ Weights = Mapping[str, Values] | Sequence[Values]
 def build(
     name: str, *, shape: tuple[int, ...], classes: int, seed: int = 0, params: Mapping[str, Any] | None = None
 ) -> nn.Module:
-    """Build the registered model `name` in eval mode, with initial weights drawn with `seed`.
+    """Build a registered model for one's own training loop: the model `name` in eval mode, with initial weights drawn
+    with `seed`.
 
     - `shape`: shape of an example, such as (1, 28, 28).
     - `classes`: number of classes.

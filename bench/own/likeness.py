@@ -16,8 +16,9 @@ _TINY = 1e-300
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Likeness:
-    """Similarity between updates and their replays; a replay is the update computed again, by the declared training on
-    the true examples. Each field is a number per update, (reading,)."""
+    """Result of a comparison of updates with their replays: cosine, ratio of lengths, and further numbers, each
+    (reading,), a number per update. A replay is the update computed again, by the declared training on the true
+    examples."""
 
     cosine: Tensor
     """Cosine between the update and its replay."""
@@ -35,14 +36,14 @@ class Likeness:
 
     @property
     def worst(self) -> int:
-        """Position of the update with the largest difference from its replay (the update computed again), measured by 1
-        - cosine + |log scale|."""
+        """Position of the least explained update: the update with the largest 1 - cosine + |log scale| between the
+        update and its replay (the update computed again)."""
         return int((1 - self.cosine + self.scale.clamp_min(_TINY).log().abs()).argmax())
 
     @property
     def least(self) -> tuple[float, float]:
-        """Cosine with the replay (the update computed again), and norm divided by the replay's norm, of the update with
-        the largest difference from its replay (`worst`)."""
+        """Cosine and ratio of lengths between the least explained update (`worst`) and its replay (the update computed
+        again)."""
         return float(self.cosine[self.worst]), float(self.scale[self.worst])
 
     def alike(self, enough: float, length: float) -> bool:
@@ -52,8 +53,8 @@ class Likeness:
 
 
 def likeness(sent: Tensors, replay: Tensors) -> Likeness:
-    """Compare the updates `sent` with `replay`, the same updates computed again on the true examples; both are name →
-    (reading, *shape). Two zero updates count as equal."""
+    """Compare the updates `sent` with `replay`, the same updates computed again on the true examples, to tell if the
+    declared training explains the updates. Both are name → (reading, *shape). Two zero updates count as equal."""
     pairs = {name: (rows(sent[name].double(), 1), rows(replay[name].double(), 1)) for name in sent}
     a, b = (torch.cat([pair[n] for pair in pairs.values()], 1) for n in (0, 1))
     long, energy, product = a.norm(dim=1), b.square().sum(1), (a * b).sum(1)

@@ -135,8 +135,8 @@ def write_weights(path: Path, tensors: Tensors, about: Mapping[str, Any] | None 
 
 
 def read_about(path: Path) -> dict[str, Any]:
-    """Read the description of the weights, as stored by `write_weights`, from the file `path`; empty without a
-    description."""
+    """Read the description that `write_weights` stored together with weights in the file `path`, such as the training
+    round and the accuracy; empty without a description."""
     if path.suffix != ".safetensors":
         return {}
     try:

@@ -34,8 +34,9 @@ def differences(old: Record, new: Record, tolerance: float = 0.0) -> list[str]:
 
 
 def unequal(where: str, old: Any, new: Any, tolerance: float = 0.0) -> Iterator[tuple[str, Any, Any]]:
-    """Yield (field, old, new) for each difference between two nested values `old` and `new`; `where` is the name of the
-    whole value. Numbers are equal if they differ by at most `tolerance`, relative or absolute."""
+    """Compare two nested values (mappings, sequences, numbers) part by part: yield (field, old, new) for each
+    difference. `old` and `new` are the values, and `where` is the name of the whole. Numbers are equal if they differ
+    by at most `tolerance`, relative or absolute."""
     if is_dataclass(old) and type(old) is type(new):
         old, new = (
             {field.name: getattr(value, field.name) for field in fields(value) if field.compare} for value in (old, new)

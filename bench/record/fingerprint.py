@@ -33,9 +33,10 @@ def own() -> Code:
 
 
 def of_entry(kind: str, name: str) -> Code:
-    """Return the code hash of a registered attack, defense, data set or model; `kind` is its kind, such as "attacks",
-    and `name` its name. Raises `UnknownName` for an unknown name, and `PluginError` for a name from two sources or a
-    missing file."""
+    """Return the version of the code behind a registered attack, defense, data set or model as a `Code`, with a hash
+    over its source files: a change of the code makes older results out of date. `kind` is the entry's kind, such as
+    "attacks", and `name` its name. Raises `UnknownName` for an unknown name, and `PluginError` for a name from two
+    sources or a missing file."""
     return _of_origin(registry.origin(kind, name))
 
 
@@ -57,8 +58,8 @@ def _of_origin(origin: registry.Origin) -> Code:
 
 
 def of_cell(cell: AttackCell | TrainingCell) -> Provenance:
-    """Return the current code hashes for a cell (experiment): bench's, and those of attack, defense, data set and
-    model."""
+    """Return the versions of all code that computes a cell (experiment), as hashes: of the bench, attack, defense, data
+    set and model. A record with other hashes is out of date."""
     attack = of_entry("attacks", cell.attack.name) if isinstance(cell, AttackCell) else None
     return Provenance(
         bench=own(),
@@ -70,8 +71,8 @@ def of_cell(cell: AttackCell | TrainingCell) -> Provenance:
 
 
 def changed(old: Provenance, new: Provenance) -> list[str]:
-    """Return a line of text for each difference between two provenances (code hashes and weights), such as a changed
-    defense: `old` of a record, and `new` of the present code."""
+    """Explain why a record is out of date: return a line of text for each difference between its code hashes and
+    weights, `old`, and the present ones, `new`, such as a changed defense."""
     parts = ((field.name, getattr(old, field.name), getattr(new, field.name)) for field in fields(Provenance))
     return [f"{name}: {_difference(then, now)}" for name, then, now in parts if then != now]
 

@@ -194,8 +194,8 @@ class Tradeoff:
         return statistics.fmean(self.undefended[federation(dataset, model)])
 
     def kept(self, row: Row, at: AtLevel) -> float:
-        """Return the accuracy with a defense, divided by the undefended accuracy. `row` is the defense family, and `at`
-        its figures at a level (a limit on leaked examples)."""
+        """Return the share of the accuracy that remains under a defense: its accuracy divided by the undefended
+        accuracy. `row` is the defense family, and `at` its figures at a level (a limit on leaked examples)."""
         return at.accuracy / self.undefended_mean(row.dataset, row.model)
 
     def useful(self, row: Row, at: AtLevel) -> bool:

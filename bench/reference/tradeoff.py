@@ -13,8 +13,9 @@ def shipped_tradeoff() -> Tradeoff | None:
 
 
 def with_shipped(*own: Tradeoff) -> Tradeoff | None:
-    """Return the shipped trade-off, with the rows of the trade-offs `own` in place of shipped rows of the same
-    defenses; None if there are no trade-offs. Raises `RecordError` for a damaged shipped file."""
+    """Put a run's calibration among the published defenses: return the shipped trade-off, with the rows of the
+    trade-offs `own` in place of shipped rows of the same defenses. None if there are no trade-offs. Raises
+    `RecordError` for a damaged shipped file."""
     shipped = shipped_tradeoff()
     parts = own if shipped is None else (shipped, *own)
     return joined(parts) if parts else None

@@ -27,9 +27,9 @@ def simultaneous(m: int, level: float = LEVEL) -> float:
 
 
 def wilson(successes: float, trials: float, level: float = LEVEL) -> Interval:
-    """Return Wilson's score interval for a share (Wilson 1927; Brown, Cai, DasGupta 2001, eq. 4), at confidence
-    `level`. The interval is (p + z²/2n ± z √(p(1-p)/n + z²/4n²)) / (1 + z²/n) with p = `successes` / `trials`, n =
-    `trials` and the normal quantile z; without trials (0, 1)."""
+    """Return Wilson's score interval (low, high) for a share of independent outcomes (Wilson 1927; Brown, Cai, DasGupta
+    2001, eq. 4), at confidence `level`. The interval is (p + z²/2n ± z √(p(1-p)/n + z²/4n²)) / (1 + z²/n) with p =
+    `successes` / `trials`, n = `trials` and the normal quantile z; without trials (0, 1)."""
     if not 0 <= successes <= trials:
         raise ValueError(f"expected between 0 and {trials} successes, got {successes}")
     if not trials:
@@ -49,8 +49,8 @@ def _wilson(share: float, trials: float, z: float) -> Interval:
 def cluster_bootstrap(
     values: ArrayLike, clusters: ArrayLike, level: float = LEVEL, *, draws: int = 4000, seed: int = 0
 ) -> Interval:
-    """Return a confidence interval (low, high) for a mean of dependent values, by a bootstrap that draws whole
-    clusters.
+    """Return a confidence interval (low, high) for a mean of values that are dependent within clusters, such as
+    differences between two attacks on the same weight seed. The bootstrap draws whole clusters.
 
     - `values` (n,), `clusters` (n,): values, and the cluster's number of each value.
     - `level`: confidence level.
@@ -99,11 +99,11 @@ def effective_trials(successes: ArrayLike, clusters: ArrayLike) -> float:
 def clustered_share(
     successes: ArrayLike, groups: ArrayLike, clusters: ArrayLike | None = None, level: float = LEVEL
 ) -> Interval:
-    """Return a confidence interval (low, high) for the mean of correlated outcomes.
+    """Return a confidence interval (low, high) for a success rate, if examples of the same reading or weight seed leak
+    together, so that outcomes are correlated.
 
     - `successes` (n,) in [0, 1]: outcomes.
     - `groups` (n,): reading (observed update) of each outcome; `clusters` (n,): its weight seed, None without seeds.
-      Outcomes are correlated within both.
     - `level`: confidence level.
 
     The result is the smallest interval that contains two intervals of Wilson's form:
@@ -265,9 +265,10 @@ def wald_plus_2(a: NDArray[np.bool_], b: NDArray[np.bool_], added: float = 0.5) 
 
 
 def mcnemar(a: ArrayLike, b: ArrayLike) -> float:
-    """Return the two-sided p-value of McNemar's exact test (1947) for equal leakage in two configurations. `a` and `b`
-    (n,) are booleans: whether each of the same n examples leaked in the first and in the second configuration. Among
-    the examples that leaked in only one of the two, the number for a is binomial with probability 1/2."""
+    """Test if two configurations leak equally on the same n examples: return the two-sided p-value of McNemar's exact
+    test (1947). `a` and `b` (n,) are booleans: whether each example leaked in the first and in the second
+    configuration. Among the examples that leaked in only one of the two, the number for a is binomial with probability
+    1/2."""
     first, second = _pairs(a, b)
     only_a, only_b = int((first & ~second).sum()), int((second & ~first).sum())
     return min(1.0, 2 * float(bdtr(min(only_a, only_b), only_a + only_b, 0.5)))

@@ -45,8 +45,8 @@ def digest(content: bytes) -> FileDigest:
 
 
 class Suite(Frozen):
-    """A submission's claim about a suite (a frozen set of experiments): whether its run is complete and unmodified
-    (ranked). A check cannot test the claim."""
+    """A submitter's claim about the run of a suite (a frozen set of experiments): whether the run is complete and
+    unmodified (ranked). A check of the file cannot test this claim."""
 
     suite: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$")]
     """Name of the suite, a part of a file name."""

@@ -114,7 +114,7 @@ class Verification:
 
     @property
     def exit_code(self) -> int:
-        """Exit code of `bench verify` for the outcome."""
+        """Exit code of `bench verify`: 0 for the outcome "agrees", 1 for "differs", 3 for "inconclusive"."""
         return _CODES[self.outcome]
 
     def json(self) -> dict[str, Any]:
@@ -122,7 +122,8 @@ class Verification:
         return {**asdict(self), "file": str(self.file), "outcome": self.outcome}
 
     def lines(self) -> Iterator[str]:
-        """Yield the findings and the verdict on each drawn group, each as a line of text."""
+        """Yield a report for the terminal: a line for each finding, then a line for each drawn group with its outcome
+        and both success rates."""
         yield from (f"differs  {finding}" for finding in self.findings)
         for verdict in self.verdicts:
             where = " · ".join((verdict.setting, f"{verdict.defense} @ {verdict.point}", sanitize(verdict.attack, 60)))

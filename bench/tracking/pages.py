@@ -15,8 +15,8 @@ _EXPERIMENTS = 5000
 
 
 def pages(port: int, experiment: str, boards: str) -> tuple[dict[str, str], str | None]:
-    """Return (addresses, warning): the addresses of MLflow's pages for a run, page name → address, most informative
-    first, and a line about unexpected server answers, or None.
+    """List the addresses of MLflow's pages for a run, to print for the user. Return (addresses, warning): page name →
+    address, most informative first; and a line if MLflow's server answered unexpectedly, otherwise None.
 
     - `port`: port of MLflow's server on this machine.
     - `experiment`: name of the MLflow experiment with the run's records.

@@ -111,8 +111,8 @@ def digest(content: bytes) -> str:
 
 
 def read_note(run: Path, cell_id: str, uri: str) -> Note | None:
-    """Read the note about the upload of a record to the store at `uri`; None for a missing or damaged note. `run` is
-    the run folder, and `cell_id` the record's id."""
+    """Read the `Note` about an earlier upload of a record to the MLflow store at `uri`; None if the record was never
+    uploaded, or the note is damaged. `run` is the run folder, and `cell_id` the record's id."""
     try:
         return Note(**json.loads(_note_path(run, cell_id).read_text("utf-8"))[shown(uri)])
     except (OSError, ValueError, TypeError, KeyError):
@@ -120,8 +120,9 @@ def read_note(run: Path, cell_id: str, uri: str) -> Note | None:
 
 
 def write_note(run: Path, cell_id: str, uri: str, note: Note) -> None:
-    """Write a note on disk about the upload of a record. The record has the id `cell_id` in the run folder `run`; `uri`
-    is the address of the MLflow store, and `note` the content. Notes about other stores remain."""
+    """Note on disk that a record has been uploaded, so that the next upload skips the record. The record has the id
+    `cell_id` in the run folder `run`; `uri` is the address of the MLflow store, and `note` the content. Notes about
+    other stores remain."""
     path = _note_path(run, cell_id)
     try:
         notes = json.loads(path.read_text("utf-8"))
@@ -136,8 +137,8 @@ def write_note(run: Path, cell_id: str, uri: str, note: Note) -> None:
 
 
 def unsynced(run: Path, uri: str) -> int:
-    """Return the number of records in the run folder `run` that the store at `uri` lacks, according to the notes on
-    disk."""
+    """Return the number of records in the run folder `run` that are not yet uploaded to the MLflow store at `uri`,
+    according to the notes on disk (`Note`)."""
     notes = ((path, read_note(run, path.stem, uri)) for path in (run / "records").glob("*.json"))
     return sum(note is None or note.sha256 != digest(path.read_bytes()) for path, note in notes)
 
