@@ -372,9 +372,9 @@ class AttackCell(_Cell):
 
     @property
     def senders(self) -> int:
-        """Number of clients whose updates a reading (an observed update) combines: at `aggregate` K - k (K clients in a
-        round, without the attacker's k dummies), otherwise 1. Also 1 if the server silences all clients but one (level
-        `inconsistent`)."""
+        """Number of clients whose updates a reading (an observed update) combines. At `aggregate` this is K - k, for K
+        clients in a round and k dummies of the attacker, or 1 if the server silences all clients but one (grant `server
+        = "inconsistent"`). At other points it is 1."""
         mean = POINTS[self.point].scope is Scope.AGGREGATE and not self.grants.silences
         return self.federated.per_round - self.grants.dummies if mean else 1
 
@@ -385,7 +385,7 @@ Cell = Annotated[AnyCell, Field(discriminator="kind")]
 
 
 def axes(kind: type[AnyCell]) -> tuple[str, ...]:
-    """Return the names of the fields of the cell class `kind` (training or attack) that are axes of a matrix (a product
-    of lists of values, whose combinations are cells). The order is that of a matrix's cells: the first axis varies
-    slowest."""
+    """Return the names of the axes over which a matrix varies cells of the class `kind` (training or attack): the
+    fields of the class that may be lists in a matrix, whose combinations are cells. The order is that of a matrix's
+    cells: the first axis varies slowest."""
     return tuple(name for name in kind.model_fields if name not in marked(kind, NOT_AN_AXIS))

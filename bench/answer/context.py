@@ -35,8 +35,8 @@ class RunContext:
 
 
 def many_rows(context: RunContext) -> bool:
-    """Return whether the run `context` allows to attack readings (observed updates) of several cells (experiments) in a
-    single batch: on a GPU or with `context.rows` set, but not with a time limit per cell."""
+    """Return whether readings (observed updates) of several cells (experiments) of the run `context` are attacked in a
+    single batch, to fill a GPU. This is so on a GPU or with `context.rows` set, but not with a time limit per cell."""
     return context.time_limit is None and (context.rows is not None or context.device != "cpu")
 
 

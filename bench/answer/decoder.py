@@ -19,8 +19,8 @@ _CHUNK = 64  # candidates computed at once
 
 
 def has_likelihood(reading: Reading) -> bool:
-    """Return whether the attacker can compute the exact likelihood of a candidate example for `reading` (observed
-    updates): the only randomness is the defense's additive noise with a known distribution."""
+    """Return whether the exact likelihood of a candidate example for `reading` (observed updates) can be computed. The
+    only randomness must then be the defense's additive noise with a distribution that the attacker knows."""
     description = reading.description
     if description is None or reading.steps > 1 or reading.linked != "vector" or not description.additive:
         return False

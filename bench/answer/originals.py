@@ -31,15 +31,17 @@ def other_originals(cell: AttackCell, truth: CellTruth) -> tuple[Truth, ...]:
 def against_originals(
     cell: AttackCell, truth: CellTruth, first: Truth, score: Callable[[Truth], Scores]
 ) -> tuple[Truth, Scores]:
-    """Score the reconstruction from each reading (observed gradient) of a mixture of two examples against the first
-    example, and against the second. Return (true examples, scores) with the better example of each reading: the leaked
-    example, or if neither leaked, the example with the higher PSNR. A blind guess has two chances, so the
-    identification chance doubles.
+    """Score a reconstruction under a defense that mixes two examples: either original counts as leaked. Each reading
+    (observed gradient) is scored against the first original and against the second. Return (true examples, scores) with
+    the better original of each reading: the leaked example, or if neither leaked, the example with the higher PSNR. A
+    blind guess has two chances, so the identification chance doubles.
 
     - `cell`: the experiment.
     - `truth`: victims of the cell, from which the second examples follow.
     - `first`: the first example of each mixture.
-    - `score`: function that scores the cell's reconstruction against given true examples."""
+    - `score`: function that scores the cell's reconstruction against given true examples.
+
+    Without a mixture, the result is `first` with its scores."""
     scores = score(first)
     used = first
     for other in other_originals(cell, truth):

@@ -12,9 +12,9 @@ from bench.record.schema import Provenance
 
 
 def provenance(cell: AttackCell | TrainingCell, run: Path) -> Provenance:
-    """Return the provenance that the cell's record (an experiment's result) would have if the cell ran now in the run
-    folder `run`: hashes of code and weights, and in a cascade (attacks one after the other) the readings to attack. A
-    record with another provenance is outdated."""
+    """Return the provenance of a cell (an experiment), by which an old record is recognised as outdated: hashes of code
+    and weights, and in a cascade (attacks one after the other) the readings to attack. It is the provenance that the
+    record would have if the cell ran now in the run folder `run`."""
     code = fingerprint.of_cell(cell)
     if not isinstance(cell, AttackCell):
         return code

@@ -109,8 +109,9 @@ def take_reading(
 def simulator(
     cell: AttackCell, setup: Setup, point: Point, reading: Reading, simulations: Kept | None = None
 ) -> RoundSimulator:
-    """Return a black box for attackers without a description of the defense: a function that runs the defended round of
-    the cell (an experiment) on chosen examples, with random draws independent of the victims' draws.
+    """Return the defended round of the cell (an experiment) as a black box, for attackers without a description of the
+    defense. It is a function that runs the round on examples which the attacker chooses, with random draws independent
+    of the victims' draws.
 
     - `setup`, `point`: model, weights and defense of the round; the interception point.
     - `reading`: the attacker's readings (observed updates), for the number of observations and the public examples that

@@ -19,8 +19,9 @@ _THRESHOLDS = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """A lower bound of a privacy parameter (ε or μ), with the event that proves it: a score of the released values
-    above or below a threshold, which is likelier in one of two worlds (neighbouring data sets)."""
+    """A lower bound of a privacy parameter (ε or μ), measured by an audit, with the event that proves it. The event is
+    a score of the released values above or below a threshold; it is likelier in one of two worlds (neighbouring data
+    sets)."""
 
     value: float
     """The lower bound, at least 0."""

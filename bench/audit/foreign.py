@@ -113,10 +113,10 @@ def load(text: str) -> Foreign:
 
 
 def released(pipeline: Foreign) -> Pipeline:
-    """Return the user's `pipeline` in the form for an audit: a function of world (0 or 1, two neighbouring data sets)
-    and seed that returns {`released`: the released values as a checked vector}. A run raises `BenchError` for an
-    exception in the pipeline, and for an output that is no array, is empty, is not finite, or has other shapes than the
-    first run."""
+    """Wrap the user's `pipeline` for an audit: return a function of world (0 or 1, two neighbouring data sets) and seed
+    that runs the pipeline and checks the released values. Its result is {`released`: all values as a vector, (value,)}.
+    A run raises `BenchError` for an exception in the pipeline, and for an output that is no array, is empty, is not
+    finite, or has other shapes than the first run."""
     known: list[Shapes] = []
 
     def run(world: int, seed: int) -> dict[str, Values]:

@@ -104,8 +104,8 @@ def has_mechanism(defense: Defense) -> bool:
 
 
 def pipeline_of(subject: Subject) -> tuple[Pipeline, dict[str, tuple[Point, str]]]:
-    """Return the federated round of `subject` as a pipeline for an audit: a function of world (0 or 1, two neighbouring
-    data sets) and seed that returns released values by name. The second result maps each name to (interception point,
+    """Turn the federated round of `subject` into a pipeline for an audit: a function of world (0 or 1, two neighbouring
+    data sets) and seed that returns released values by name. Also return, for each name, (interception point,
     difference between the worlds in words)."""
     planted = [*_planted(subject)]
     readers: dict[str, tuple[Planted, _Reader]] = {}

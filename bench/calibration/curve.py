@@ -50,9 +50,9 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """Share of named examples as a falling curve of the strength's position t (0 weak, 1 strong): p(t) = Φ(Φ⁻¹(chance)
-    + exp(-slope · (t - middle))). Φ is the normal distribution function. An example is named if the attacker picks it
-    among candidates."""
+    """Fitted curve of the leakage behind a defense: the share p of examples that the attacker names (picks among
+    candidates) falls with the strength's position t (0 weak, 1 strong). p(t) = Φ(Φ⁻¹(chance) + exp(-slope · (t -
+    middle))), with the normal distribution function Φ."""
 
     middle: float
     """Position t of the curve's middle, at which exp(-slope · (t - middle)) is 1."""
@@ -67,8 +67,9 @@ class Curve:
         return np.asarray(ndtr(ndtri(self.chance) + _shift(np.asarray(position), self.middle, self.slope)))
 
     def position(self, share: float) -> float:
-        """Return the position of the strength (0 weak, 1 strong) at which the curve has this `share` of named examples:
-        -inf for a share of 1 and above, inf for chance and below."""
+        """Return the position of the strength (0 weak, 1 strong) at which this `share` of examples is named. The
+        position is -inf for a share of 1 and above, which no strength reaches, and inf for the share of a blind guess
+        and below."""
         if share <= self.chance or share >= 1:
             return math.inf if share <= self.chance else -math.inf
         return self.middle - math.log(float(ndtri(share) - ndtri(self.chance))) / self.slope

@@ -112,9 +112,9 @@ def reading_cells(
 def trained_cells(
     matrix: Matrix, rows: Sequence[Combination], defense: Entry, trainings: Sequence[Record], half: str, facts: FactsOf
 ) -> tuple[PlannedCell, ...]:
-    """Return the attack cells (experiments) that measure how much leaks behind a defense at an interception point
-    halfway through trainings with this defense: a cell for each training, at the weights of its first checkpoint. Empty
-    if a training has no checkpoint.
+    """Return the attack cells (experiments) that measure how much leaks behind a defense later in a training, at an
+    interception point: a cell for each training with this defense, at the weights of its first checkpoint, halfway.
+    Empty if a training has no checkpoint.
 
     - `matrix`: the matrix of the calibration.
     - `rows`: the matrix's attacks at this point.
@@ -150,8 +150,8 @@ def training_cells(
 
 
 def counts_of(position: float, records: Iterable[Record], question: Question) -> Counts | None:
-    """Return the numbers of named or reconstructed examples for each weight seed, from the attack `records` at a
-    strength; None if a record has no measured share. `question` says which quantity: "named" (the attacker picks the
+    """Count the named or reconstructed examples in the attack `records` at a strength of a defense, for each weight
+    seed; None if a record has no measured share. `question` says which examples count: "named" (the attacker picks the
     example among candidates) or "reconstructed". `position` is the position of this strength (0 weak, 1 strong)."""
     hits: dict[int, int] = {}
     readings: dict[int, int] = {}

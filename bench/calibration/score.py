@@ -46,9 +46,10 @@ def undefended(matrix: Matrix, federation: Federation, facts: FactsOf, run: Runn
 
 
 def calibrated_strengths(listeners: Iterable[Listener]) -> tuple[tuple[Listener, str, Entry], ...]:
-    """Return the defenses whose leakage and accuracy are measured after the calibration: (listener, level, defense at
-    the calibrated strength) for each of `listeners` (measurements at an interception point) and each level for which
-    a strength exists. A family without a strength has a single item per listener, with the level `point`."""
+    """List the defenses whose leakage and accuracy are to be measured after a calibration: (listener, level, defense at
+    the calibrated strength). There is an item for each of `listeners` (measurements at an interception point) and each
+    level for which a strength exists. A family without a strength parameter has a single item per listener, with the
+    level `point`."""
     found: list[tuple[Listener, str, Entry]] = []
     for listener in listeners:
         if listener.absent is None and None in listener.strengths:

@@ -55,9 +55,9 @@ def settings(defense: Defense) -> None:
 
 
 def stages_claimed(defense: Defense) -> None:
-    """Check that the defense's attribute `stages` is exact: for each stage (place in the round) in it, some choice of
-    the defense's parameters gives transforms there, and no choice gives transforms at another stage. Raises
-    `ContractBroken` otherwise."""
+    """Check that the defense's attribute `stages` names exactly the stages (places in the round) at which the defense
+    acts. At each of them, some choice of the defense's parameters must give transforms; at other stages, no choice may.
+    Raises `ContractBroken` otherwise."""
     claimed = type(defense).stages
     unknown = set(claimed) - set(STAGES)
     require(not unknown, f"claims stage {sorted(unknown)}; there are {', '.join(STAGES)}")

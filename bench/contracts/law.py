@@ -27,10 +27,10 @@ _GROWN = 2.0  # largest growth of the variance for gradients ten times larger
 
 
 def law(defense: Defense) -> None:
-    """Check that the noise of each transform (a defense's function on tensors) has the stated distribution for every
-    row (a client's or an example's tensors), so that an attacker cannot remove the noise. Coordinates must be
-    independent, the noise different in each row, and the variance about equal for gradients ten times larger. Raises
-    `ContractBroken` otherwise.
+    """Check that an attacker cannot remove the noise of a transform (a defense's function on tensors): it must have the
+    stated distribution for every row (a client's or an example's tensors). Coordinates must be independent, the noise
+    different in each row, and the variance about equal for gradients ten times larger. Raises `ContractBroken`
+    otherwise.
 
     A transform that states its density (`log_density` or `log_likelihood`) may have another distribution, and noise
     that scales with the gradient."""

@@ -38,8 +38,8 @@ def first(value: Tensor, given: Tensors) -> Tensor:
 
 
 def with_row(given: Tensors, row: Tensors) -> dict[str, Tensor]:
-    """Return a copy of the tensors `given` in which `row` (name → (*shape)) replaces the first row (client or example);
-    tensors missing in `row` become zero."""
+    """Plant a worst-case gradient in a round: return a copy of the tensors `given` with `row` (name → (*shape)) in
+    place of the first row (client or example). Tensors missing in `row` become zero there."""
     changed = {}
     for name, value in given.items():
         changed[name] = value.clone()

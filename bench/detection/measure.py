@@ -118,9 +118,9 @@ def detectors() -> dict[str, Detector]:
 
 
 def crafted(records: Iterable[Record]) -> list[Record]:
-    """Return those of `records` (results of cells) with an attack by a malicious server, which chose the weights of an
-    undefended round: a record for each attack and condition (data, model and setting). Raises `BenchError` without such
-    records."""
+    """Select from `records` (results of cells) those for a measurement of detection: attacks by a malicious server,
+    which chose the weights of an undefended round. The result has a record for each attack and condition (data, model
+    and setting). Raises `BenchError` without such records."""
     chosen: dict[str, Record] = {}
     for record in records:
         cell, result = record.cell, record.result

@@ -24,9 +24,10 @@ def check(path: Path) -> None:
 
 
 def save(rows: Sequence[Row], path: Path) -> None:
-    """Draw the share of reconstructed examples against the share of received models that a client's detector catches
-    (raises an alarm for), a dot for each attack in `rows` and each round, into the file `path`, a .svg or .png. Raises
-    `BenchError` if no attack reconstructs examples."""
+    """Draw which attacks of a malicious server reconstruct examples unnoticed, into the file `path`, a .svg or .png.
+    There is a dot for each attack in `rows` and each round: the share of reconstructed examples against the share of
+    received models for which a client's detectors give an alarm. Raises `BenchError` if no attack reconstructs
+    examples."""
     text = chart_to_svg(specification(rows))
     write_atomically(path, text.encode() if path.suffix == ".svg" else svg_to_png(text, scale=2))
 

@@ -33,9 +33,9 @@ def corner(rows: Sequence[Row]) -> list[Dot]:
 
 
 def sentences(rows: Sequence[Row]) -> list[str]:
-    """Return three sentences on the attacks in `rows`: the number with an alarm of a client's detector in every trial;
-    the attacks without more alarms than false alarms that reconstruct at least half of the examples; and the mean share
-    of alarms by round."""
+    """Summarise the detection of the attacks in `rows` by a client's detectors, in three sentences. The first gives the
+    number of attacks with an alarm in every trial. The second names the attacks that reconstruct at least half of the
+    examples without more alarms than false alarms. The third gives the mean share of alarms by round."""
     listed, hidden = dots(rows), corner(rows)
     always = sum(caught.share().value == 1 for _, _, caught in listed)
     return [

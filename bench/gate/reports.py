@@ -31,9 +31,9 @@ def headline(verdict: Verdict) -> str:
 
 
 def openings(verdict: Verdict) -> Iterator[str]:
-    """Yield the first lines of the gate's `verdict` as text: changes of the baseline file, the reason of their
-    acceptance, and changed parameters that the run's matrix file (its configurations) does not set, such as
-    defaults."""
+    """Yield the first lines of the gate's report on `verdict`, about changed inputs of the comparison: changes of the
+    baseline file, the reason of their acceptance, and changed defaults (parameters that the run's matrix file does not
+    set)."""
     occasion = verdict.occasion
     if occasion.altered:
         yield f"the baseline differs from the baseline of {occasion.base}:"

@@ -74,9 +74,10 @@ class Victim:
 
 
 def worst(pairs: Iterable[tuple[Record, Record]], verdict: Verdict) -> tuple[Victim, ...]:
-    """Select at most three different examples that a change of the code exposes most, for the gate's picture: first
-    examples behind a defense that the verdict calls weaker, then examples that leak only now, then by the decrease of
-    the nearest reconstruction's RMSE. Private examples are left out, and examples without a nearer reconstruction.
+    """Select the examples for the gate's picture, at most three: those that a change of the code exposes most. First
+    come examples behind a defense that the verdict calls weaker, then examples that leak only now. Further order is by
+    the decrease of the nearest reconstruction's RMSE. Private examples are left out, and examples without a nearer
+    reconstruction.
 
     - `pairs`: pairs (record of the baseline, record of the run).
     - `verdict`: comparison of the baseline and the run."""

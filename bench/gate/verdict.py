@@ -74,8 +74,9 @@ GATE_METRICS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Result of comparing a metric between two runs, for a subject: a defense at an interception point under a
-    condition (data, model and setting), or a defense's trainings."""
+    """Result of comparing a metric between two runs of the regression gate: how much the metric worsened, with bounds,
+    and the outcome. The subject is a defense at an interception point under a condition (data, model and setting), or a
+    defense's trainings."""
 
     metric: str
     """Name of the metric, such as `asr`."""
