@@ -40,10 +40,11 @@ def _mixed(value: Tensor, share: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixUp(Defense):
-    """Train on λx + (1 - λ)x′ with label λy + (1 - λ)y′, λ ~ Beta(α, α); x′ is another example in the batch. A batch
-    with a single example is not mixed: its readings (observed updates) equal the undefended readings bit for bit.
-    Clients send the exact gradient of the mixtures. Gradient matching returns mixtures; an attacker who knows of the
-    mixing may separate them (`demix`). A mixture counts as leaked if either original leaks.
+    """Train on mixtures of two examples in place of examples: λx + (1 - λ)x′ with label λy + (1 - λ)y′, λ ~ Beta(α, α);
+    x′ is another example in the batch. A batch with a single example is not mixed: its readings (observed updates)
+    equal the undefended readings bit for bit. Clients send the exact gradient of the mixtures. Gradient matching
+    returns mixtures; an attacker who knows of the mixing may separate them (`demix`). A mixture counts as leaked if
+    either original leaks.
 
     Departures: the paper mixes a batch with a random permutation. Here an example is mixed with the next: each round
     draws a new batch order, so the partner is random and never the example itself. λ is drawn per pair, as in the

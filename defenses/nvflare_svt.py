@@ -121,14 +121,14 @@ class ChooseByThreshold(Transform):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NvflareSvt(Defense):
-    """Send about a `fraction` of the coordinates of a client's weight difference per local step, chosen by noisy
-    comparisons with a threshold, limited to ±`gamma`, and with Laplace noise of scale 2·`gamma`/`noise_var`.
+    """Send a random selection of large coordinates with noise, as NVFLARE's filter by the sparse vector technique:
+    about a `fraction` of the coordinates of a client's weight difference per local step, chosen by noisy comparisons
+    with a threshold, limited to ±`gamma`, and with Laplace noise of scale 2·`gamma`/`noise_var`.
 
     The library states a pure ε of `epsilon` + c·`noise_var` for a message, with c = ⌈`fraction`·n⌉ of n coordinates:
-    1000.1 for 10⁵ coordinates at the defaults. The theorem of the sparse vector technique ends after c accepted
-    coordinates. The code accepts any number in a pass and then draws c, which the theorem does not cover. Proved is
-    ε₁ + ε₂·n/c + c·`noise_var` for a replaced client, as each of n coordinates is accepted once at most. No ε of this
-    form enters the bench's accounts.
+    1000.1 for 10⁵ coordinates at the defaults. The code does not support this claim: the theorem ends after c accepted
+    coordinates, but the code accepts any number in a pass and then draws c. Proved is ε₁ + ε₂·n/c + c·`noise_var` for a
+    replaced client, as each of n coordinates is accepted once at most. No ε of this form enters the bench's accounts.
 
     Departure: a parameter without axes is treated as any other (NVFLARE sends such a parameter without noise)."""
 

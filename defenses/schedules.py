@@ -115,8 +115,8 @@ class Cyclic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AsPublished:
-    """Noise multiplier σ as in the accounting script of Fed-αCDP's authors: it falls from 15.78 to 2.99 over t = 1 to
-    10 000 local steps. σ_t = √(2 ln(1.25/δ))/ε_t, ε_t = exp(1.664 t/10001 - 1.1809), δ = 1e-5."""
+    """Schedule for the noise multiplier σ as in the accounting script of Fed-αCDP's authors: σ falls from 15.78 to 2.99
+    over t = 1 to 10 000 local steps. σ_t = √(2 ln(1.25/δ))/ε_t, ε_t = exp(1.664 t/10001 - 1.1809), δ = 1e-5."""
 
     steps: int
     """Length of the training in rounds or local steps; t/10001 is stretched to this length."""

@@ -10,12 +10,12 @@ from bench.parameters import parameter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecureAggregation(Defense):
-    """Round each coordinate to 2^b steps in [-c, c] and add a mask modulo R; a round's masks sum to 0. The server takes
-    the sum modulo R. An upload is uniform among the integers modulo R: a client's update reveals no information,
-    neither on its way (type-1) nor at the server (type-0), and the description says so. At `aggregate` the mean over K
-    updates is exact up to rounding, and only averaging protects a client. No ε: the rounding noise on the sum is not
-    calibrated, and masks hide an update only from observers of single uploads. With `at` = "exchange" masks are added
-    after type-1, which then shows the bare update.
+    """Hide single updates from the server, which learns only the sum over a round's clients. Each coordinate is rounded
+    to 2^b steps in [-c, c], and a mask is added modulo R; a round's masks sum to 0. An upload is uniform among the
+    integers modulo R: a client's update reveals no information, neither on its way (type-1) nor at the server (type-0),
+    and the description says so. At `aggregate` the mean over K updates is exact up to rounding, and only averaging
+    protects a client. No ε: the rounding noise on the sum is not calibrated, and masks hide an update only from
+    observers of single uploads. With `at` = "exchange" masks are added after type-1, which then shows the bare update.
 
     Departures: R is the least power of two that holds the sum instead of 2^32, since readings have 24 bits in single
     precision (`transforms/ring.py` has the error). Clients have equal weights. No client drops out, and keys and key

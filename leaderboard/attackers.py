@@ -134,7 +134,7 @@ class Attacker:
     """
 
     def json(self) -> dict[str, Any]:
-        """Return a dictionary of the row's fields as JSON types."""
+        """Return this attack's figures as a dictionary of JSON types, for export: a key for each field."""
         return asdict(self)
 
 
@@ -182,8 +182,8 @@ class Cross:
         return ("", 0.0) if first is None else (first.attack, first.rates[number] or 0.0)
 
     def json(self) -> dict[str, Any]:
-        """Return the table as JSON types: `conditions`, each with title, number of examples and union rate, and
-        `attacks`, the rows."""
+        """Return the ranking of attacks as JSON types, for export: `conditions`, each with title, number of examples
+        and union rate, and `attacks`, the rows."""
         conditions = [
             {"title": each.title, "examples": len(each.examples()), "union": union}
             for each, union in zip(self.contests, self.unions, strict=True)
@@ -192,7 +192,7 @@ class Cross:
 
 
 def crossed(records: Iterable[Record], own: Collection[str] = (), victims: str | None = None) -> Cross | None:
-    """Return the table of all attacks by all conditions on a sample of victims; None if no attack was run on this
+    """Build the ranking of attacks over all conditions, on a sample of victims; None if no attack was run on this
     sample. Attacks with a granted gallery (a list of candidates) are left out: they name examples and reconstruct none.
 
     - `records`: results of experiments.

@@ -60,7 +60,7 @@ class AttackRow:
     """Figures from a paper for these cells; None without such figures."""
 
     def json(self) -> dict[str, Any]:
-        """Return a dictionary of the row's fields as JSON types."""
+        """Return this row's figures as a dictionary of JSON types, for export: a key for each field."""
         return row_json(self)
 
 

@@ -172,8 +172,8 @@ class Row:
         return tuple(sorted(each, key=lambda flag: (flag.code not in INCOMPLETE, flag)))
 
     def json(self) -> dict[str, Any]:
-        """Return a dictionary of the fields as JSON types, with the flags and the interception point with the highest
-        success rate."""
+        """Return this board row as a dictionary of JSON types, for export: a key for each field, the flags (warnings),
+        and the interception point with the highest success rate (`worst_point`)."""
         worst = self.worst
         return {
             **asdict(self),
@@ -332,8 +332,8 @@ def _ranked(rows: Sequence[Row]) -> list[Row]:
 
 
 def on_front(row: Row, rows: Iterable[Row], point: str | None = None) -> bool:
-    """Return whether a board row is on the Pareto front: every other row leaks more or loses more accuracy. Equal rows
-    do not count.
+    """Return whether a board row is on the Pareto front of leakage and lost accuracy: every other row leaks more or
+    loses more accuracy. Equal rows do not count.
 
     - `row`: the row; `rows`: the rows compared with it, in the same condition.
     - `point`: leakage is the success rate at this interception point, or with None the highest over points; a tie is

@@ -49,7 +49,8 @@ class KnowledgeRow:
         return paired_difference(after, before, clusters=clusters(common))
 
     def json(self) -> dict[str, Any]:
-        """Return a dictionary of the row as JSON types, with `change` and the figures of both kinds of attackers."""
+        """Return this comparison as a dictionary of JSON types, for export: the figures of attackers with and without
+        knowledge of the defense, and `change`, their difference."""
         return {
             "condition": self.condition,
             "defense": self.defense,

@@ -154,7 +154,8 @@ class Standing:
         return self._released.delta if self._released else None
 
     def json(self) -> dict[str, Any]:
-        """Return a dictionary of the fields, and of the figures derived from them, as JSON types."""
+        """Return this defense's place in the ranking as a dictionary of JSON types, for export: the fields, and the
+        figures derived from them."""
         names = ("missing", "leaked", "recognised", "diverged", "accuracy", "lost", "epsilon", "epsilon_of", "delta")
         own = {name: value for name, value in asdict(self).items() if name != "base"}
         return own | {name: getattr(self, name) for name in names}

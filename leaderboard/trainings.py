@@ -65,7 +65,7 @@ class TrainingRow:
     """Figures from a paper for these cells; None without such figures."""
 
     def json(self) -> dict[str, Any]:
-        """Return a dictionary of the row's fields as JSON types."""
+        """Return this training's figures as a dictionary of JSON types, for export: a key for each field."""
         return {**row_json(self), "bayesian": self.bayesian and asdict(self.bayesian)}
 
 

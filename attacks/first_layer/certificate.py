@@ -124,8 +124,8 @@ class Witness:
 
     @classmethod
     def of(cls, reading: Reading, layer: FirstLayer) -> "Witness":
-        """Prepare the test for the model in `reading`, whose first layer is `layer`: measure how much δ varies among
-        the reading's public examples."""
+        """Prepare the test for the model in `reading`, whose first layer is `layer`: measure how much δ (∂loss/∂z at
+        the layer's output z) varies among the reading's public examples."""
         public = reading.public_inputs[:PUBLIC].flatten(1).double().cpu()
         usual = _unit(Upper.of(reading, layer, observed=False).deltas(public))
         around = (usual - usual.mean(0)).flatten(0, 1)
@@ -134,9 +134,9 @@ class Witness:
         return cls(upper=Upper.of(reading, layer), directions=axes[:, shown] / variance[shown].sqrt())
 
     def agreement(self, inputs: Tensor, deltas: Tensor) -> Agreement:
-        """Test reconstructed examples: compare δ from the gradient with δ that the model gives for each reconstruction.
-        Return the agreement: 1 minus the mean squared difference along `directions`, under the label with the least
-        difference.
+        """Test reconstructed examples: compare δ (∂loss/∂z at the first layer's output z) from the gradient with δ that
+        the model gives for each reconstruction. Return the agreement: 1 minus the mean squared difference along
+        `directions`, under the label with the least difference.
 
         - `inputs` (example, value): the reconstructed examples.
         - `deltas` (example, neuron): δ from the gradient, known up to a factor per example; both δ are scaled to length

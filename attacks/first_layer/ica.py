@@ -29,9 +29,9 @@ _Density = Callable[[Floats], tuple[Floats, Floats]]
 
 
 def independent(space: RowSpace, reading: Reading, draw: np.random.Generator, *, refine: bool) -> Tensor | None:
-    """Separate the row space of the first layer's gradient into independent examples. Return a matrix (rank, rank) that
-    combines the rows of `space` into examples, each followed by bias entry 1. Return None if too few pixels (columns)
-    vary.
+    """Recover the examples in the row space of the first layer's gradient by independent component analysis: true
+    examples are statistically more independent than mixtures. Return a matrix (rank, rank) that combines the rows of
+    `space` into examples, each followed by bias entry 1. Return None if too few pixels (columns) vary.
 
     - `space`: the row space of the attacked gradient.
     - `reading`: the attacked readings; they give public examples and the shape of an example.

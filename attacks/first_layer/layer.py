@@ -101,8 +101,8 @@ def refusal(reading: Reading) -> str | None:
 
 
 def table(layer: FirstLayer, observed: list[dict[str, Tensor]], row: int) -> Tensor:
-    """Return the first layer's gradient [dW | db] in a reading (observed update): (observation · neuron, value + 1),
-    biases last.
+    """Collect a reading's gradients at the first layer in a single matrix [dW | db], from whose row space attacks
+    compute the examples: (observation · neuron, value + 1), biases last.
 
     - `layer`: the first layer.
     - `observed`: the observations (repeated reports on the same examples), each name → (reading, *shape).
@@ -134,24 +134,26 @@ class RowSpace:
 
     @property
     def rank(self) -> int:
-        """The row space's dimension."""
+        """Dimension of the row space: the number of linearly independent examples behind the gradient, at most."""
         return len(self.singular)
 
     def scaled(self, mixing: Tensor) -> Tensor:
-        """Scale each row of `mixing` (example, rank) so that mixing @ `bias` is 1, and return the result. The examples
-        mixing @ `right` then have the true scale."""
+        """Give candidate examples their true scale. An example is known up to a factor, but its bias entry must be 1:
+        each row of `mixing` (example, rank) is divided by its entry of mixing @ `bias`. Return the scaled matrix; the
+        examples are its product with `right`."""
         return mixing / (mixing @ self.bias)[:, None]
 
     def deltas(self, mixing: Tensor) -> Tensor:
-        """Return δ = ∂loss/∂z of each example (example, neuron) at the first layer's output z. `mixing` (rank, rank)
-        combines the rows of the row space into examples."""
+        """Compute δ = ∂loss/∂z at the first layer's output z for each example, from the gradient and a guess of the
+        examples: (example, neuron). A test of the guess compares this δ with a simulation. `mixing` (rank, rank)
+        combines the rows of the row space into the guessed examples."""
         deltas: Tensor = torch.linalg.solve(mixing.T, (self.left * self.singular).T)
         return deltas
 
 
 def row_space(layer: FirstLayer, gradient: Tensor, examples: int) -> RowSpace:
-    """Compute the row space of a first layer's gradient. Singular values that are only rounding are left out, so
-    repeated examples lower the rank.
+    """Compute the row space of a first layer's gradient, in which the examples lie: the first step of attacks on fully
+    connected layers. Singular values that are only rounding are left out, so repeated examples lower the rank.
 
     - `layer`: the first layer; its normalisation of inputs is undone in the result.
     - `gradient` (neuron, value + 1): [dW | db], as from `table`.

@@ -46,8 +46,8 @@ def median_distance(products: Tensor) -> float:
 
 
 def factorise(kernel: Tensor, ridge: float) -> tuple[Tensor, float]:
-    """Factorise the regularised kernel matrix K + λ m I, with the mean m on K's diagonal. Return the Cholesky factor
-    and the final λ.
+    """Factorise the matrix of a kernel ridge regression, K + λ m I with the mean m on K's diagonal, in preparation for
+    its solution. Return the Cholesky factor and the λ actually used.
 
     - `kernel` (example, example): K, for all pairs among the fitted examples.
     - `ridge`: first λ, multiplied by 10 until the matrix is positive definite."""

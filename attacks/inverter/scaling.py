@@ -16,8 +16,8 @@ _TINY = 1e-30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaling:
-    """Learned map from gradient vectors (row, value) to the regression's features (row, feature); a row is a gradient.
-    The map shifts and scales; with `basis`, it then projects on principal components."""
+    """Learned map from gradients, as vectors (row, value), to features for a regression that predicts the examples
+    behind them: (row, feature). The map shifts and scales; with `basis`, it then projects on principal components."""
 
     slices: tuple[slice, ...]
     """Each tensor's range in a gradient vector."""

@@ -26,8 +26,11 @@ class Sketch:
 
     @classmethod
     def of(cls, shapes: Mapping[str, tuple[int, ...]], key: Key, most: int = MOST) -> "Sketch":
-        """Build a sketch for gradients with the parameter shapes `shapes`, name → (*shape). Gradients with more than
-        `most` values shrink to about `most`. `key` draws the buckets and the signs."""
+        """Build the random map for a model's gradients. Gradients with more than `most` values shrink to about `most`;
+        shorter gradients are not changed.
+
+        - `shapes`: shape of each parameter, name → (*shape).
+        - `key`: draws the hash's buckets and signs."""
         counts = [torch.Size(shape).numel() for shape in shapes.values()]
         share = min(1.0, most / sum(counts))
         sizes, buckets = [], list[tuple[Tensor, Tensor] | None]()

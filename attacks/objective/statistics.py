@@ -36,7 +36,8 @@ def watched(model: nn.Module) -> Iterator[Calls]:
 
 
 def layers(model: nn.Module) -> Iterator[tuple[str, Any]]:
-    """Yield pairs (path, layer) for each BatchNorm layer of `model` with running statistics."""
+    """Yield the BatchNorm layers of `model` whose batch statistics an attack can match, as pairs (path, layer): those
+    with running statistics."""
     for path, layer in model.named_modules():
         if isinstance(layer, BATCH_NORM) and layer.running_mean is not None:
             yield path, layer

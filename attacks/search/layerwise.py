@@ -49,8 +49,9 @@ class Known:
 
 
 def chain(model: nn.Module) -> list[nn.Conv2d] | None:
-    """Return the model's convolutions if the model is a sequence of (convolution with bias, ReLU) × n, flattening,
-    linear layer with bias; otherwise None."""
+    """Return the model's convolutions if values inside the model can be computed layer by layer (`known_values`): the
+    model must be a sequence of (convolution with bias, ReLU) × n, flattening, linear layer with bias. Otherwise None.
+    """
     if not isinstance(model, nn.Sequential) or len(model) < 4:
         return None
     *body, flat, last = model

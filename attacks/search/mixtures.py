@@ -16,9 +16,10 @@ _SPREAD = 3.0  # of the logits over their variables
 
 @dataclass(frozen=True, slots=True)
 class Mixed:
-    """Search space for the original examples behind mixtures (mixup), together with the matrix that mixes them. An
-    original's variables are its variables in `inner`, followed by the logits of its row in the mixing matrix, with a
-    logit per original. Variables and inputs both have the shape (..., example, value + examples)."""
+    """Search space for an attack on mixup: the original examples behind a batch of mixtures, together with the matrix
+    that mixes them. An original's variables are its variables in `inner`, followed by the logits of its row in the
+    mixing matrix, with a logit per original. Variables and inputs both have the shape (..., example, value + examples).
+    """
 
     inner: Space
     """Search space for an original's inputs."""
@@ -26,13 +27,14 @@ class Mixed:
     """Number of originals."""
 
     def inputs(self, u: Tensor) -> Tensor:
-        """Return the originals' inputs and the logits of their mixing shares, (..., example, value + examples). `u` are
-        the search variables, with the same shape."""
+        """Map a solver's variables to candidates: the original examples before mixup, each followed by the logits of
+        its row in the mixing matrix, (..., example, value + examples). `u` are the variables, with the same shape."""
         return self.with_energy(u)[0]
 
     def variables(self, x: Tensor) -> Tensor:
-        """Return the search variables (..., example, value + examples). `x` are the originals' inputs and the logits of
-        their mixing shares, with the same shape."""
+        """Map candidates to a solver's variables, the inverse of `inputs`: (..., example, value + examples). `x` are
+        the original examples before mixup, each followed by the logits of its row in the mixing matrix, with the same
+        shape."""
         logits = (self._last(x) - self._own(x)) / _SPREAD
         return self._both(self.inner.variables(x[..., : -self.examples]), logits)
 
@@ -51,9 +53,10 @@ class Mixed:
 
 
 def split(values: Tensor, examples: int) -> tuple[Tensor, Tensor]:
-    """Split values in the search space for mixtures (`Mixed`) into the originals' inputs (..., example, value) and the
-    mixing matrix (..., mixture, original).
+    """Split candidates for an attack on mixup into the original examples (..., example, value) and the mixing matrix
+    (..., mixture, original), whose rows are shares with sum 1.
 
-    - `values` (..., example, value + examples): an original's inputs, followed by its row in the mixing matrix.
+    - `values` (..., example, value + examples): an original's inputs, followed by the logits of its row in the mixing
+      matrix.
     - `examples`: number of originals."""
     return values[..., :-examples], values[..., -examples:].softmax(-1)

@@ -138,20 +138,20 @@ def total_variation(x: Tensor) -> Tensor:
 
 
 def squared(x: Tensor) -> Tensor:
-    """Return the mean square of the inputs `x` (reading, example, *shape) for each reading (observed update):
+    """Published prior on inputs: the mean square of `x` (reading, example, *shape), for each reading (observed update):
     (reading,)."""
     return (x * x).flatten(1).mean(1)
 
 
 def absolute(x: Tensor) -> Tensor:
-    """Return the mean magnitude of the inputs `x` (reading, example, *shape) for each reading (observed update):
-    (reading,)."""
+    """Published prior on inputs: the mean magnitude of `x` (reading, example, *shape), for each reading (observed
+    update): (reading,)."""
     return x.abs().flatten(1).mean(1)
 
 
 def outside(x: Tensor, low: float, high: float) -> Tensor:
-    """Return the sum of squared excesses of the inputs for each reading (observed update) over the data's range [`low`,
-    `high`]: (reading,). `x` are the inputs (reading, example, *shape)."""
+    """Penalty for candidates outside the data's range [`low`, `high`]: the sum of squared excesses, for each reading
+    (observed update), (reading,). `x` are the candidates' inputs (reading, example, *shape)."""
     return ((low - x).clamp_min(0) ** 2 + (x - high).clamp_min(0) ** 2).flatten(1).sum(1)
 
 

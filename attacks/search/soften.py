@@ -14,7 +14,8 @@ _THRESHOLD = 40  # above this value of s z, softplus is z
 
 
 def has_relu(model: nn.Module, inputs: Tensor) -> bool:
-    """Return whether `model` has a ReLU: a module, or a function that a pass over `inputs` (example, *shape) calls."""
+    """Return whether `model` has a ReLU, so that a search needs stages with smooth functions in its place (`softened`):
+    a module, or a function that a pass over `inputs` (example, *shape) calls."""
     if any(isinstance(layer, nn.ReLU) for layer in model.modules()):
         return True
     seen, copied = _Functions(None), copy.deepcopy(model).eval()  # a pass in training mode changes running statistics

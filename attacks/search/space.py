@@ -125,8 +125,8 @@ Gaussian = Spectrum | Dense
 
 @cache
 def cosines(size: int) -> Tensor:
-    """Return the orthonormal discrete cosine transform (type II) of `size` positions, as a matrix (frequency, position)
-    in float64."""
+    """Return the matrix (frequency, position) that transforms `size` values to cosine frequencies: the orthonormal
+    discrete cosine transform (type II), in float64. Priors on images use it for rows and columns."""
     places = torch.arange(size, dtype=torch.float64)
     matrix = torch.cos(math.pi / size * (places + 0.5) * places[:, None]) * math.sqrt(2 / size)
     matrix[0] /= math.sqrt(2)

@@ -135,8 +135,9 @@ class Fit:
         return description is not None and (description.inside_steps or description.senders > 1)
 
     def wanted(self, state: State) -> dict[str, Tensor]:
-        """Return the direction in which the mean gradient of the texts should change, name → (*shape): the distance's
-        negative derivative."""
+        """Return the direction in which the candidate texts' mean gradient must change to lower the distance to the
+        reading, name → (*shape): the distance's negative derivative. Scores of token exchanges (`promise`) follow from
+        this direction. `state`: the present batch, from the method `state`."""
         with torch.enable_grad():
             each = {name: value.detach().requires_grad_() for name, value in state[1].items()}
             mean = {

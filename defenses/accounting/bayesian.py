@@ -23,9 +23,9 @@ LEAST_SAMPLES = 3
 
 
 def log_moments(x: Sequence[float] | Floats, *, q: float, formula: Formula = "code") -> Floats:
-    """Return the log moments of a round's privacy loss for Bayesian differential privacy, for each row (an example or a
+    """First step to Bayesian ε: bound the privacy loss of a round by its log moments, for each row (an example or a
     client) and order λ: (row, λ). The orders are the integers in `ORDERS`. The value is ln E_k exp(k(k - 1)x/2) with k
-    ~ Bin(λ + 1, q): the cost c^L of Triastcyn & Faltings 2019, theorem 3.
+    ~ Bin(λ + 1, q): the cost c^L of Triastcyn & Faltings 2019, theorem 3. `cost` averages the result over rows.
 
     - `x` (row,): squared distance between the round's mean with and without the row, over the squared noise deviation.
     - `q`: probability that a row takes part in a round.
@@ -37,9 +37,9 @@ def log_moments(x: Sequence[float] | Floats, *, q: float, formula: Formula = "co
 
 
 def cost(moments: Floats, *, estimator: float, rounds: int = 1) -> Floats:
-    """Estimate a round's privacy cost c(λ) at each order λ: (λ,). The cost is the log of an upper bound on the mean of
-    exp(moment) over all rows (examples or clients), by Student's t at confidence 1 - δ' (Triastcyn & Faltings 2019, eq.
-    5).
+    """Second step to Bayesian ε: estimate a round's privacy cost c(λ) at each order λ from a sample of rows (examples
+    or clients): (λ,). The cost is the log of an upper bound on the mean of exp(moment) over all rows, by Student's t at
+    confidence 1 - δ' (Triastcyn & Faltings 2019, eq. 5). `epsilon` converts the sum over rounds.
 
     - `moments` (row, λ): log moments of the sampled rows, from `log_moments`.
     - `estimator`: δ', probability that the estimate is too low.

@@ -15,11 +15,11 @@ Floats = NDArray[np.float64]
 
 
 def of_examples(releases: Sequence[float], delta: float, *, rate: float) -> float:
-    """Return ε at δ = `delta` for an example in a training with many rounds. The attacker knows in which rounds the
-    example was used.
+    """Return ε at δ = `delta` for an example in a training over many rounds, if only its client's participation is
+    random: the attacker knows in which rounds the example was used.
 
-    - `releases`: an entry for each round, Σμ² over the Gaussian releases of a round that uses the example; μ is the
-      sensitivity divided by the noise deviation.
+    - `releases`: for each round, the sum of μ² over the noised results that depend on the example, if the round uses
+      the example; μ is the sensitivity divided by the noise deviation.
     - `rate`: probability that a round uses the example, independently of the data.
 
     Rounds compose to a single Gaussian release, whose squared μ is the sum over rounds (Dong, Roth & Su 2022, corollary

@@ -89,7 +89,8 @@ def sampling_of(
     client_examples: int,
     examples: int,
 ) -> Sampling:
-    """Return how often a training uses a protected unit (an example or a client), in Fed-αCDP's convention.
+    """Derive from a federated setting how often a training uses a protected unit (an example or a client), for
+    accountants; rates follow Fed-αCDP's convention.
 
     - `unit`: a client has the rate K/N in every round. An example has the rate B/|D_i| in every local step; the field
       `stated` of the result holds the paper's second rate, B·K/|D|.

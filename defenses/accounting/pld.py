@@ -7,8 +7,8 @@ from bench.defenses.accounting.rdp import grouped
 
 
 def available() -> bool:
-    """Return whether the library dp-accounting is installed. Without the library, this ε is left out and can later be
-    computed from the record."""
+    """Return whether the optional library dp-accounting is installed, which computes the tightest ε for Poisson
+    sampling. Without the library, a record lacks this ε, which can later be computed from the record."""
     try:
         import dp_accounting  # noqa: F401
     except ImportError:

@@ -57,9 +57,9 @@ def _interpolated(counts: Mapping[float, float], q: float) -> NDArray[np.float64
 
 
 def converted(total: NDArray[np.float64], delta: float, *, old: bool) -> float:
-    """Convert a curve of Rényi differential privacy to ε at δ = `delta`.
+    """Last step of accounting by Rényi differential privacy (RDP): convert the steps' summed RDP to ε at δ = `delta`.
 
-    - `total` (order,): the curve, at the orders `ORDERS`.
+    - `total` (order,): RDP of all steps together, at each order α in `ORDERS`.
     - `old`: True takes the moments accountant's conversion, min over orders α of RDP + ln(1/δ)/(α - 1). False takes
       Canonne, Kamath & Steinke 2020, proposition 12, which is never larger."""
     orders = np.array(ORDERS)

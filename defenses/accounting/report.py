@@ -73,8 +73,8 @@ def paper_epsilon(mechanism: Mechanism, sampling: Sampling, delta: float = DELTA
 def at_tap(
     mechanism: Mechanism, stage: Stage, *, tensors: int, uses: int = 1, at: int = 0, delta: float = DELTA
 ) -> Epsilon | None:
-    """Return ε at δ = `delta` against an attacker inside a round with a view of the tensors after `stage` (place in the
-    round), and with knowledge of the round's participants. None for a stage without protection, or if no ε is proved.
+    """Return ε at δ = `delta` against an attacker inside a round: the attacker sees the tensors after `stage` (place in
+    the round), and knows the round's participants. None for a stage without protection, or if no ε is proved.
 
     - `mechanism`: the defense's noise and sensitivity.
     - `tensors`: number of the model's tensors; a clip of each tensor multiplies the sensitivity.

@@ -59,9 +59,9 @@ class StochasticLevels(Transform):
         }
 
     def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
-        """Return the candidate gradients `tensors` averaged over the random rounding, and the unchanged `state`. The
-        average is the candidates after the limit `clip`, because rounding is unbiased. `context`: place in the
-        training."""
+        """Return the transform's output for an attacker's candidate gradients `tensors`, averaged over the random
+        rounding, and the unchanged `state`: the candidates after the limit `clip`, because rounding is unbiased.
+        `context`: place in the training."""
         return self._limited(tensors, context.lead), state
 
     def log_likelihood(self, tensors: Tensors, observed: Tensors, context: Context) -> Tensor:
@@ -112,8 +112,9 @@ class StochasticLevels(Transform):
         return {name: tau.square() * chance * (1 - chance) for name, (tau, _, chance) in levels.items()}
 
     def outcomes(self, tensors: Tensors, context: Context) -> Outcomes:
-        """Return the two values that each coordinate of `tensors` may take, with their probabilities: the adjacent
-        multiples of the step τ below and above the coordinate. `context`: place in the training."""
+        """Return the two values that an attacker must consider for each coordinate of `tensors`, with their
+        probabilities: the adjacent multiples of the step τ below and above the coordinate. `context`: place in the
+        training."""
         levels = self._levels(tensors, context)
         return Outcomes(
             values={name: torch.stack([tau * below, tau * (below + 1)]) for name, (tau, below, _) in levels.items()},
@@ -195,8 +196,9 @@ class StochasticLevels(Transform):
 
 
 def public_gradients(context: Context) -> Mapping[str, Tensor] | None:
-    """Return the gradients of a few public examples at the round's weights, name → (example, *shape); None without
-    public data. `context`: place in the training, with weights and public data."""
+    """Return the gradients of a few public examples at the round's weights, name → (example, *shape), from which
+    attackers estimate a gradient's usual size; None without public data. `context`: place in the training, with weights
+    and public data."""
     public = context.setting.public
     if public is None or not len(public.inputs):
         return None

@@ -11,9 +11,9 @@ from bench.defenses.base import Context, Shown, State, Tensors, Transform
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopDirections(Transform):
-    """Replace each parameter's tensor, as a matrix (out, rest), by the nearest matrix with rank `rank`. Parameters with
-    fewer than two axes (biases) stay unchanged. Non-finite matrices also stay unchanged: a client that diverged remains
-    visible and does not affect other clients."""
+    """Compress each parameter's tensor to low rank: the tensor, as a matrix (out, rest), is replaced by the nearest
+    matrix with rank `rank`. Parameters with fewer than two axes (biases) stay unchanged. Non-finite matrices also stay
+    unchanged: a client that diverged remains visible and does not affect other clients."""
 
     reads: ClassVar[Shown] = "directions"
 

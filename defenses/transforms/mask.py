@@ -137,9 +137,9 @@ class KeepRandom(Transform):
         return self._in_mean(tensors, above, context.lead), state
 
     def outcomes(self, tensors: Tensors, context: Context) -> Outcomes:
-        """Return the two values that each coordinate of `tensors` may take, with their probabilities: zero, and the
-        coordinate itself. The number of kept coordinates is fixed, so coordinates depend on each other a little; this
-        is neglected. `context`: place in the training."""
+        """Return the two values that an attacker must consider for each coordinate of `tensors`, with their
+        probabilities: zero, and the coordinate itself. The number of kept coordinates is fixed, so coordinates depend
+        on each other a little; this is neglected. `context`: place in the training."""
         above = {name: (tensor.abs() > self.threshold).to(tensor) for name, tensor in tensors.items()}
         chances = self._chances(above, context.lead)
         return Outcomes(

@@ -41,7 +41,8 @@ class Ring:
 
     @property
     def width(self) -> int:
-        """Number of bits of the modulus R, log₂ R: `bits` plus the binary digits of the number of `clients`."""
+        """Number of bits of a masked upload's coordinate, log₂ R for integers modulo R: `bits` plus the binary digits
+        of the number of `clients`."""
         return self.bits + self.clients.bit_length()
 
     @property
@@ -56,7 +57,7 @@ class Ring:
         return 2 * self.clip / 2.0**self.bits
 
     def reduced(self, integers: Tensor) -> Tensor:
-        """Return `integers` modulo R, in the range [-R/2, R/2); exact in float64."""
+        """Reduce `integers` modulo R, the number of values in the ring, to the range [-R/2, R/2); exact in float64."""
         size = 2.0**self.width
         return integers - size * torch.floor(integers / size + 0.5)
 
@@ -130,10 +131,10 @@ class MaskInRing(Transform):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadSum(Transform):
-    """Remove the masks from the mean upload: the mean of K uploads, times K, is an integer number of steps, reduced
-    modulo R. Masks and multiples of R cancel, so the result is the mean update, exact in double precision. In single
-    precision an upload has 24 bits; for many clients, R needs more. The mean then has a root mean square error of about
-    √K/5 steps, 2·10⁻⁶ for ten clients and default steps."""
+    """Recover the mean update at the server of a secure aggregation: the mean of K masked uploads, times K, is an
+    integer number of steps, reduced modulo R. Masks and multiples of R cancel, so the result is the mean update, exact
+    in double precision. In single precision an upload has 24 bits; for many clients, R needs more. The mean then has a
+    root mean square error of about √K/5 steps, 2·10⁻⁶ for ten clients and default steps."""
 
     allows_dummies: ClassVar[bool] = True
 

@@ -38,8 +38,8 @@ class TwoPoint(Transform):
 
     @property
     def stretch(self) -> float:
-        """κ = (e^ε + 1)/(e^ε - 1): the distance between a report and the centre c of the weights' range, divided by the
-        range's half width r."""
+        """Factor by which a random report leaves the range of weights: κ = (e^ε + 1)/(e^ε - 1), the distance between a
+        report and the range's centre c, divided by the range's half width r."""
         return 1 / math.tanh(self.epsilon / 2)
 
     def apply(self, tensors: Tensors, context: Context) -> dict[str, Tensor]:

@@ -70,7 +70,8 @@ def svg_to_png(svg: str, *, scale: float) -> bytes:
 
 
 def charts() -> list[Chart]:
-    """Return the page's four charts in display order, without data."""
+    """Return the four charts for the HTML page of a board, in display order: texts and specifications without data. The
+    data come from `conditions`."""
     return [
         Chart(
             id="trade",
@@ -115,8 +116,9 @@ def charts() -> list[Chart]:
 
 
 def conditions(lines: Iterable[Line]) -> list[dict[str, Any]]:
-    """Return the data of the charts as JSON types, from the board rows in `lines`: an item for each condition (data,
-    model, setting), with its rows. An attack is given by its index in the page's list of attacks."""
+    """Return the data for the charts on the HTML page of a board, as JSON types: an item for each condition (data,
+    model, setting) in the board's `lines`, with its rows. An attack is given by its index in the page's list of
+    attacks."""
     return [
         {
             "title": group[0].row.title,

@@ -100,7 +100,8 @@ def lines(rows: Sequence[Row]) -> list[Line]:
 
 
 def columns(rows: Iterable[Row]) -> list[Column]:
-    """Return the columns of a board with the board rows `rows`. Each interception point in `rows` adds columns."""
+    """Return the columns of a board: fixed columns, and further columns for each interception point in the board rows
+    `rows`."""
     rows = list(rows)
     points, metrics = ordered(point for row in rows for point in row.points), compared(rows)
     return [

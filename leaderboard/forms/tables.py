@@ -16,8 +16,9 @@ _SMALLER = re.compile(r"[^-=]+[-=]*|[-=]+")
 
 
 class Table(table.Table):
-    """A terminal table. A word that is longer than its column breaks after a comma, colon or slash, or before a
-    parenthesis; a piece that is too long breaks after a hyphen or an equals sign, then anywhere."""
+    """A terminal table that breaks long names readably: a word that is longer than its column breaks after a comma,
+    colon or slash, or before a parenthesis; a piece that is too long breaks after a hyphen or an equals sign, then
+    anywhere."""
 
     def add_row(self, *cells: RenderableType | None, **options: Any) -> None:
         super().add_row(*map(_breaking, cells), **options)
