@@ -88,8 +88,9 @@ class Rows:
 
 
 def rows_of(known: Reading | Server, *, behind: bool = False) -> Rows | None:
-    """Return the first two fully connected layers of a model, with their weights. Return None unless the model begins
-    with such a layer with bias, followed by a ReLU and a fully connected layer with bias.
+    """Return the first two fully connected layers of a model, with their weights. Return None unless the model has a
+    linear layer with bias, a ReLU, and a second linear layer with bias, at the beginning or (with `behind`) behind
+    convolutions.
 
     - `known`: source of model and weights: a reading, or a server's knowledge before the round.
     - `behind`: True also takes two such layers behind convolutions."""

@@ -100,7 +100,8 @@ class LastLayer:
 
 
 def last_layers(reading: Reading, observed: Tensors) -> list[LastLayer] | None:
-    """Build the last layer of each reading (observed update) in a batch.
+    """Collect the data for label inference from a model's last layer: a `LastLayer` for each reading (observed update)
+    in a batch.
 
     - `reading`: the batch, with model and public examples.
     - `observed`: the readings as mean gradients over all local steps, name → (reading, *shape).

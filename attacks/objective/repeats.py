@@ -23,9 +23,9 @@ def distinct_examples(reading: Reading) -> int:
 
 
 def tied_examples(labels: Tensor, distinct: int) -> Tensor:
-    """Return the number of the example used at each position in a client's local steps: (..., position). A client with
-    several passes over its data uses each example several times, so an attack can search distinct examples only: with
-    the result as an index, inputs (reading, example, *shape) become inputs at all positions.
+    """Return for each position in a client's local steps which distinct example is used there: (..., position), numbers
+    from 0. A client with several passes over its data uses each example several times, so an attack searches distinct
+    examples only; indexed by the result, their inputs (reading, example, *shape) become inputs at all positions.
 
     `labels` (..., position) are class numbers. The first `distinct` positions are the first pass over the client's
     data: position p holds example p. In later passes, the order is unknown: a position gets the example with the same
@@ -46,9 +46,9 @@ def _rank(labels: Tensor) -> Tensor:
 
 
 def segments(batches: Sequence[int], distinct: int) -> list[int]:
-    """Return the lengths of the segments in a client's local training within which the order of examples has no effect
-    on the update: a segment lies in a single step and in a single pass over the client's examples. `batches` are the
-    numbers of examples per step, and `distinct` the number per pass."""
+    """Return the lengths of the parts in a client's local training within which the order of examples has no effect on
+    the update, so that a search over orders needs one order per part. A part lies in a single step and in a single pass
+    over the client's examples. `batches` are the numbers of examples per step, and `distinct` the number per pass."""
     examples = sum(batches)
     ends = sorted({*accumulate(batches), *range(distinct, examples, distinct)})
     return [end - start for start, end in zip([0, *ends], ends, strict=False)]

@@ -36,11 +36,12 @@ class EqualCurvature:
     """Matrix T, upper triangular (value, value)."""
 
     def inputs(self, w: Tensor) -> Tensor:
-        """Return the inputs (..., value) for the variables `w` (..., value)."""
+        """Map a solver's variables `w` (..., value) to the inputs of candidate examples (..., value)."""
         return self.space.inputs(self._prior(w))
 
     def variables(self, x: Tensor) -> Tensor:
-        """Return the variables w (..., value) for the inputs `x` (..., value)."""
+        """Map inputs of candidate examples `x` (..., value) to a solver's variables w (..., value), the inverse of
+        `inputs`."""
         u = self.space.variables(x)
         flat = u.reshape(-1, u.shape[-1]).T
         w: Tensor = torch.linalg.solve_triangular(self.to_prior.to(u), flat, upper=True)

@@ -28,11 +28,12 @@ class Space(Protocol):
     candidate examples."""
 
     def inputs(self, u: Tensor) -> Tensor:
-        """Return the inputs x (..., value) for the variables `u` (..., value)."""
+        """Map a solver's variables `u` (..., value) to the inputs x of candidate examples (..., value)."""
         ...
 
     def variables(self, x: Tensor) -> Tensor:
-        """Return the variables u (..., value) for the inputs `x` (..., value), the inverse of `inputs`."""
+        """Map inputs of candidate examples `x` (..., value) to a solver's variables u (..., value), the inverse of
+        `inputs`."""
         ...
 
     def with_energy(self, u: Tensor) -> tuple[Tensor, Tensor]:

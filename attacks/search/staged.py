@@ -34,8 +34,8 @@ _SPREAD = (0.1, 0.5)  # deviation of u: first start with several examples, later
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """A minimisation within a staged search. Such a search is a sequence of minimisations, each from the result of the
-    previous minimisation."""
+    """Settings of one minimisation in a staged search, such as a softened model, its search space and the prior's
+    weight. A staged search is a sequence of minimisations, each from the result of the previous minimisation."""
 
     model: nn.Module
     """Model of this stage, for example with softened ReLUs."""

@@ -10,7 +10,8 @@ from bench.attacks.solvers.base import Solver, State
 
 @dataclass
 class AdamState(State):
-    """State of Adam between steps, for many minimisations (rows) in parallel."""
+    """State of Adam between steps, for many minimisations (rows) in parallel: running means of the gradient and of its
+    square."""
 
     first: Tensor
     """Running mean of the gradient (row, variable)."""

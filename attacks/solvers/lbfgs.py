@@ -21,8 +21,8 @@ _SHRINKS = 15  # trials along a direction before steepest descent
 
 @dataclass
 class LbfgsState(State):
-    """State of L-BFGS between steps, for many minimisations (rows) in parallel. `x`, `loss` and `gradient` belong to
-    the last accepted point."""
+    """State of L-BFGS between steps, for many minimisations (rows) in parallel: the last accepted point with loss and
+    gradient (`x`, `loss`, `gradient`), the search direction, and the stored pairs of steps and gradient changes."""
 
     x: Tensor
     """Accepted point (row, variable)."""

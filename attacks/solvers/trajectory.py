@@ -38,8 +38,8 @@ class Trajectory:
             self._next[row] += 1
 
     def close(self, rows: Tensor, loss: Tensor, x: Tensor) -> None:
-        """Record the result of finished minimisations (rows): their final loss and point count at all marks (1, 2, 4, …
-        evaluations) not yet reached.
+        """Record the result of finished minimisations (rows): store their final loss and point at every mark (1, 2, 4,
+        … evaluations) not yet reached.
 
         - `rows`: numbers of the finished rows.
         - `loss` (row,), `x` (row, variable): least losses and their points, of all rows."""
