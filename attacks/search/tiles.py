@@ -28,8 +28,9 @@ class Tiles:
     """Height and width of a tile, in pixels; divides height and width of the image."""
 
     def spectra(self, x: Tensor) -> Tensor:
-        """Transform images `x` (image, value) to cosine spectra over tiles: (frequency, image, phase), with a phase for
-        each channel and position within a tile."""
+        """Transform images `x` (image, value) to cosine spectra over tiles, in which the curvature of a matching
+        distance has few parameters: (frequency, image, phase), with a phase for each channel and position within a
+        tile."""
         channels, height, width = self.shape
         side, count = self.side, len(x)
         tiles = x.reshape(count, channels, height // side, side, width // side, side).permute(2, 4, 0, 1, 3, 5)

@@ -46,7 +46,8 @@ class Solver(ABC, Generic[S]):
 
 
 def select(state: S, rows: Tensor) -> S:
-    """Return the part of a solver's `state` for some minimisations. `rows` are their row numbers."""
+    """Take some minimisations out of a solver's `state`, for example those that still run: return a state with the rows
+    numbered `rows` only."""
     values = {item.name: getattr(state, item.name) for item in fields(state)}
     return replace(state, **{name: value[rows.to(value.device)] for name, value in values.items()})
 

@@ -15,8 +15,8 @@ Floats = NDArray[np.float64]
 
 
 def of_examples(releases: Sequence[float], delta: float, *, rate: float) -> float:
-    """Return ε at δ = `delta` for an example in a training over many rounds, if only its client's participation is
-    random: the attacker knows in which rounds the example was used.
+    """Return ε at δ = `delta` for an example in a training over many rounds. The choice of the rounds that use the
+    example is random, but known to the attacker.
 
     - `releases`: for each round, the sum of μ² over the noised results that depend on the example, if the round uses
       the example; μ is the sensitivity divided by the noise deviation.
