@@ -5,7 +5,6 @@ from functools import partial
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from bench.attacks.base import Attack, Objective
 from bench.attacks.labels.infer import infer_labels
@@ -13,10 +12,11 @@ from bench.attacks.objective.distance import Distance
 from bench.attacks.objective.mismatch import Mismatch, by_likelihood, mean_observation, observations, same_weights
 from bench.attacks.texts.embedding import token_embedding
 from bench.attacks.texts.fit import Fit
-from bench.attacks.texts.starts import Found, by_labels, jointly, label_lists
+from bench.attacks.texts.sketches import Sketches
+from bench.attacks.texts.starts import Estimate, by_labels, jointly, label_lists
 from bench.parameters import parameter
 from bench.rng import Key
-from bench.trip import Budget, Reading, Reconstruction, Tensors
+from bench.trip import Budget, Reading, Reconstruction
 
 _NOTES = ("a step of the search counts as an evaluation; it also compares about a hundred changed texts",)
 
@@ -65,37 +65,34 @@ class TokenMatching(Attack):
     def reconstruct(self, reading: Reading, budget: Budget, key: Key) -> Reconstruction:
         observed = mean_observation(observations(reading))
         labels, mismatch = infer_labels(reading, observed).clamp_min(0), _mismatch(reading)
-        found = []
+        known = reading.labels is not None
+        estimates, sketches = [], None
         for row, index in enumerate(reading.indices):
             alone = {name: value[row : row + 1] for name, value in observed.items()}
-            found.append(self._texts(mismatch, alone, labels[row], budget.evaluations, key, index))
-        steps = torch.tensor([each.steps for each in found])
+            draws = [key.generator("start", index, 0, start) for start in range(self.starts)]
+            if not np.isfinite(zero := float(mismatch.distance.of_zero(alone))):
+                nothing = reading.public_mean.expand(reading.examples, *reading.shape)
+                estimates.append(Estimate(loss=np.nan, texts=nothing, labels=labels[row], steps=0, restarts=0))
+                continue
+            fit = Fit.of(mismatch, alone, labels[row])
+            if reading.description is None and reading.examples > 1:
+                sketches = sketches or Sketches.of(fit, key)
+                estimate = jointly(fit, sketches, draws, budget.evaluations, labels_known=known)
+            else:
+                lists = [labels[row]] if known else label_lists(labels[row], reading.classes)
+                estimate = by_labels(fit, lists, zero, draws, budget.evaluations)
+            estimates.append(estimate)
+        steps = torch.tensor([each.steps for each in estimates])
         return Reconstruction(
-            inputs=torch.stack([each.texts for each in found]).cpu().to(next(iter(observed.values())).dtype),
-            labels=torch.stack([each.labels for each in found]).cpu(),
-            loss=torch.tensor([each.loss for each in found], dtype=torch.float64),
+            inputs=torch.stack([each.texts for each in estimates]).cpu().to(next(iter(observed.values())).dtype),
+            labels=torch.stack([each.labels for each in estimates]).cpu(),
+            loss=torch.tensor([each.loss for each in estimates], dtype=torch.float64),
             evaluations=steps,
             outer=steps,
-            restarts=torch.tensor([each.restarts for each in found]),
-            status=tuple("ok" if np.isfinite(each.loss) else "nan" for each in found),
+            restarts=torch.tensor([each.restarts for each in estimates]),
+            status=tuple("ok" if np.isfinite(each.loss) else "nan" for each in estimates),
             notes=_NOTES,
         )
-
-    def _texts(
-        self, mismatch: Mismatch, observed: Tensors, labels: Tensor, evaluations: int, key: Key, index: int
-    ) -> Found:
-        reading = mismatch.reading
-        zero = float(mismatch.distance.of_zero(observed))
-        if not np.isfinite(zero):
-            nothing = reading.public_mean.expand(reading.examples, *reading.shape)
-            return Found(loss=float("nan"), texts=nothing, labels=labels, steps=0, restarts=0)
-        fit = Fit.of(mismatch, observed, labels)
-        draws = [key.generator("start", index, 0, start) for start in range(self.starts)]
-        known = reading.labels is not None
-        if reading.description is None and reading.examples > 1:
-            return jointly(fit, draws, evaluations, key, labels_known=known)
-        lists = [labels] if known else label_lists(labels, reading.classes)
-        return by_labels(fit, lists, zero, draws, evaluations)
 
 
 def _mismatch(reading: Reading) -> Mismatch:

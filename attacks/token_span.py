@@ -3,12 +3,11 @@
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from bench.attacks.base import Attack, closed_form
 from bench.attacks.labels.infer import infer_labels
@@ -23,7 +22,8 @@ _MEMBER = 1e-4  # share of a vector's length outside the row space: rounding, if
 _EXACT = 1e-9  # mean square of these shares over a text's tokens: certain
 _ABOVE = 1.6  # of the median singular value: more than noise
 _DRAWN = 256  # random texts that show in which directions vectors differ at all
-_CHUNK = 1024  # tokens, or texts, in a forward pass
+_CHUNK = 64  # texts in a forward pass: their vectors stay in the processor's cache
+_CLOSE = 4  # changed texts compared again in double precision, in single precision the nearest
 _STARTS = 8  # texts improved in parallel
 _MOVES = 32  # exchanges of a token tested exactly, by the derivative the best
 _WIDER = 4  # times as many, before a start is given up
@@ -95,7 +95,7 @@ class TokenSpan(Attack):
             draws = [key.generator("start", index, 0, start + number) for number in range(_STARTS)]
             losses |= search.improve(draws, {text for text, loss in losses.items() if loss <= _EXACT})
             if not whole.null.shape[1] or sum(loss <= _EXACT for loss in losses.values()) >= count:
-                break  # all texts are equally near, or all are found
+                break  # all texts are equally near, or all texts are certain
         best = sorted(losses, key=lambda text: losses[text])[:count]
         certain = sum(losses[text] <= _EXACT for text in best)
         texts = torch.tensor(best, dtype=torch.float64).reshape(-1, *reading.shape)
@@ -120,9 +120,9 @@ class _Stop(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Net:
-    model: nn.Module
-    weights: dict[str, Tensor]
+    model: nn.Module  # with the reading's weights
     positions: int
+    crops: bool  # padding may be cut off: the vectors of the tokens stay equal
     embedding: str  # path of the token embedding
     table: Tensor  # (token, value): its weights, trained or frozen
     single: tuple[tuple[str, ...], ...]  # trained linear layers on the vectors of single tokens, by input
@@ -138,10 +138,11 @@ class _Net:
         for module in model.modules():
             module._forward_pre_hooks.clear()  # passes of the copy are no evaluations
         weights = {name: value[0].detach().double().cpu() for name, value in reading.weights.items()}
+        model.requires_grad_(False).load_state_dict(weights, strict=False)
         # two texts with a common first token: equal vectors there depend on no other token
         ids = torch.full((2, *reading.shape), 1.0, dtype=torch.float64)
         ids[1, 1:] = 2
-        embeddings, groups = _layers(model, weights, ids)
+        embeddings, groups = _layers(model, frozenset(weights), ids)
         alone = [bool(torch.allclose(h[0, 0], h[1, 0], rtol=0, atol=1e-12)) for h, _ in groups]
         if len(embeddings) < 1 or all(alone):
             return None
@@ -153,8 +154,8 @@ class _Net:
         assert isinstance(embedding, nn.Embedding)
         return cls(
             model=model,
-            weights=weights,
             positions=reading.shape[0],
+            crops=_crops(model, frozenset(weights), reading.shape[0]),
             embedding=embeddings[0],
             table=weights.get(f"{embeddings[0]}.weight", embedding.weight).detach(),
             single=single,
@@ -173,10 +174,14 @@ class _Net:
         handle = self.model.get_submodule(path).register_forward_pre_hook(keep)
         try:
             with suppress(_Stop):
-                functional_call(self.model, self.weights, (texts,))
+                self.model(texts)
         finally:
             handle.remove()
         return torch.cat([kept[0], kept[0].new_ones(*kept[0].shape[:-1], 1)], -1)
+
+    def single_precision(self) -> "_Net":
+        """Return a copy whose vectors have single precision."""
+        return replace(self, model=copy.deepcopy(self.model).float(), table=self.table.float())
 
     def telling(self, gradients: Tensors, limit: int) -> "_Outside":
         """Select the layer whose gradient decides best whether a whole text is right: the next attention layer, or
@@ -210,8 +215,8 @@ class _Net:
             handle.remove()
 
 
-def _layers(model: nn.Module, weights: Tensors, ids: Tensor) -> tuple[list[str], list[tuple[Tensor, list[str]]]]:
-    """Return the paths to embeddings that take the `ids` (text, position), and the trained linear layers per position
+def _layers(model: nn.Module, trained: frozenset[str], ids: Tensor) -> tuple[list[str], list[tuple[Tensor, list[str]]]]:
+    """Return the paths to embeddings that take the `ids` (text, position), and the `trained` linear layers per position
     in call order: pairs (input (text, position, value), paths to the layers with this input)."""
     embeddings: list[str] = []
     groups: list[tuple[Tensor, list[str]]] = []
@@ -221,7 +226,7 @@ def _layers(model: nn.Module, weights: Tensors, ids: Tensor) -> tuple[list[str],
             given = arguments[0]
             if isinstance(layer, nn.Embedding) and given.shape == ids.shape and bool((given == ids).all()):
                 embeddings.append(path)
-            elif isinstance(layer, nn.Linear) and given.shape[:-1] == ids.shape and f"{path}.weight" in weights:
+            elif isinstance(layer, nn.Linear) and given.shape[:-1] == ids.shape and f"{path}.weight" in trained:
                 same = next((paths for known, paths in groups if known is given), None)
                 if same is None:
                     groups.append((given, [path]))
@@ -233,11 +238,27 @@ def _layers(model: nn.Module, weights: Tensors, ids: Tensor) -> tuple[list[str],
     handles = [layer.register_forward_pre_hook(watch(path)) for path, layer in model.named_modules()]
     try:
         with torch.no_grad():
-            functional_call(model, dict(weights), (ids,))
+            model(ids)
     finally:
         for handle in handles:
             handle.remove()
     return embeddings, groups
+
+
+def _crops(model: nn.Module, trained: frozenset[str], positions: int) -> bool:
+    """Return whether the layers' inputs for a text stay equal without the padding behind the text."""
+    short = (positions + 1) // 2
+    ids = torch.full((1, positions), float(PAD), dtype=torch.float64)
+    ids[:, :short] = 1
+    whole = _layers(model, trained, ids)[1]
+    try:
+        cut = _layers(model, trained, ids[:, :short])[1]
+    except Exception:  # a model of a user may refuse other lengths by any error
+        return False
+    return [paths for _, paths in cut] == [paths for _, paths in whole] and all(
+        bool(torch.allclose(less, more[:, :short], rtol=0, atol=1e-12))
+        for (less, _), (more, _) in zip(cut, whole, strict=True)
+    )
 
 
 def _seen(layers: tuple[tuple[str, ...], ...], gradients: Tensors) -> tuple[tuple[str, ...], ...]:
@@ -256,8 +277,8 @@ class _Outside:
     """Directions outside the gradients' row space, for layers with a common input."""
 
     path: str  # one of the layers
-    basis: Tensor  # (value + 1, direction): directions in which inputs differ at all
-    null: Tensor  # (direction, outside): directions outside the row space, in this basis
+    null: Tensor  # (value used, outside): directions outside the row space
+    idle: Tensor  # (value used, idle): directions in which inputs do not differ
     rank: int  # of the row space
     exact: bool  # False if noise fills the row space
 
@@ -266,17 +287,18 @@ class _Outside:
         draws = torch.Generator().manual_seed(0)
         texts = torch.randint(1, net.tokens, (_DRAWN, net.positions), generator=draws).double()
         with torch.no_grad():
-            vectors = net.inputs(paths[0], texts).flatten(0, 1)
+            vectors = torch.cat([net.inputs(paths[0], part) for part in texts.split(_CHUNK)]).flatten(0, 1)
         if not any(f"{path}.bias" in gradients for path in paths):
-            vectors[:, -1] = 0  # the gradients say nothing about the constant
+            vectors = vectors[:, :-1]  # the gradients say nothing about the constant
         values, directions = torch.linalg.eigh(vectors.mT @ vectors)
-        basis = directions[:, values > 1e-12 * values[-1]]
+        differ = values > 1e-12 * values[-1]
+        basis = directions[:, differ]
         rows = []
         for path in paths:
             bias = gradients.get(f"{path}.bias")
             weight = gradients[f"{path}.weight"]
             row = torch.cat([weight, (weight.new_zeros(len(weight)) if bias is None else bias)[:, None]], 1)
-            rows.append(row @ basis)
+            rows.append(row[:, : len(basis)] @ basis)
         alike = torch.cat([row / row.norm().clamp_min(1e-300) for row in rows])
         singular, right = _spectrum(alike)
         exact = bool(singular[-1] <= _ROUNDING * singular[0])
@@ -284,13 +306,19 @@ class _Outside:
             singular, right = _spectrum(torch.cat(rows))  # the noise is the same in all layers
         floor = _ROUNDING * singular[0] if exact else _ABOVE * singular.median()
         rank = max(1, min(limit, int((singular > floor).sum())))
-        return cls(path=paths[0], basis=basis, null=right[rank:].mT, rank=rank, exact=exact)
+        null = basis @ right[rank:].mT
+        return cls(path=paths[0], null=null, idle=directions[:, ~differ], rank=rank, exact=exact)
+
+    def single_precision(self) -> "_Outside":
+        """Return the directions in single precision."""
+        return replace(self, null=self.null.float(), idle=self.idle.float())
 
     def squares(self, inputs: Tensor) -> Tensor:
         """Return the share of each vector's squared length that is outside the gradient's row space: (...,); 1 if
         the row space holds every vector. `inputs` (..., value + 1) are the vectors."""
-        inside = inputs @ self.basis
-        outside = (inside @ self.null).square().sum(-1) / inside.square().sum(-1)
+        used = inputs[..., : len(self.null)]
+        length = used.square().sum(-1) - (used @ self.idle).square().sum(-1)
+        outside = (used @ self.null).square().sum(-1) / length
         return outside if self.null.shape[1] else outside + 1
 
 
@@ -329,7 +357,7 @@ class _Search:
 
     def __init__(self, net: _Net, whole: _Outside, candidates: Tensor) -> None:
         self._net, self._whole, self._candidates = net, whole, candidates
-        self._table = net.table
+        self._rough = net.single_precision(), whole.single_precision()
         filled = candidates.any(0)
         self._longest = int(filled.long().cumprod(0).sum())
         self._lists = [column.nonzero()[:, 0] for column in candidates.mT[: self._longest]]
@@ -337,9 +365,20 @@ class _Search:
     def loss(self, texts: Tensor) -> Tensor:
         """Return the loss of each text in `texts` (text, position): (text,). The loss is the share of a token vector's
         squared length outside the gradient's row space, averaged over the text's tokens."""
-        present = (texts != PAD).double()
-        squares = self._whole.squares(self._net.inputs(self._whole.path, texts.double()))
-        return (squares * present).sum(1) / present.sum(1)
+        return _loss(self._net, self._whole, texts)
+
+    def _nearest(self, moves: list[Tensor]) -> list[tuple[Tensor, Tensor]]:
+        """Return the text with the lowest loss in each of `moves` (text, position), and its loss. Losses in single
+        precision select the texts whose losses are computed in double precision."""
+        with torch.no_grad():
+            texts = torch.cat(moves)
+            order = (texts != PAD).sum(1).argsort()  # texts of equal length in a pass
+            rough = torch.cat([_loss(*self._rough, texts[part]) for part in order.split(_CHUNK)])[order.argsort()]
+            each = zip(moves, rough.split([len(move) for move in moves]), strict=True)
+            close = [move[loss.topk(min(_CLOSE, len(loss)), largest=False).indices] for move, loss in each]
+            losses = self.loss(torch.cat(close)).split([len(move) for move in close])
+        best = [int(loss.argmin()) for loss in losses]
+        return [(move[n], loss[n]) for move, loss, n in zip(close, losses, best, strict=True)]
 
     def improve(self, draws: list[np.random.Generator], known: set[tuple[int, ...]]) -> dict[tuple[int, ...], float]:
         """Search for texts with a low loss: from a random text, exchange tokens until no exchange lowers the loss.
@@ -357,13 +396,10 @@ class _Search:
             moves = [
                 self._moves(texts[row], score, wide[row], draws[row]) for row, score in zip(active, scores, strict=True)
             ]
-            with torch.no_grad():
-                values = torch.cat([self.loss(part) for part in torch.cat(moves).split(_CHUNK)])
-            for row, move, value in zip(list(active), moves, values.split([len(each) for each in moves]), strict=True):
-                best = int(value.argmin())
-                better = float(value[best]) < float(losses[row]) * (1 - _ROUNDING)
+            for row, (text, loss) in zip(list(active), self._nearest(moves), strict=True):
+                better = float(loss) < float(losses[row]) * (1 - _ROUNDING)
                 if better:
-                    texts[row], losses[row] = move[best], value[best]
+                    texts[row], losses[row] = text, loss
                 if float(losses[row]) <= _EXACT or (not better and wide[row]):
                     ended[tuple(texts[row].tolist())] = float(losses[row])
                     active.remove(row)
@@ -384,7 +420,8 @@ class _Search:
         """Return how much each token exchange lowers the loss to first order, (text, position, token)."""
         with torch.enable_grad(), self._net.vectors() as leaves:
             slopes = torch.autograd.grad(self.loss(texts).sum(), leaves[0])[0]
-        drop = (slopes * self._table[texts]).sum(-1, keepdim=True) - slopes @ self._table.mT
+        slopes = torch.nn.functional.pad(slopes, (0, 0, 0, texts.shape[1] - slopes.shape[1]))
+        drop = (slopes * self._net.table[texts]).sum(-1, keepdim=True) - slopes @ self._net.table.mT
         other = self._candidates.mT & (texts != PAD)[..., None]
         return drop.masked_fill(~other, -torch.inf).scatter(2, texts[..., None], -torch.inf)
 
@@ -405,3 +442,14 @@ class _Search:
             longer[:, length] = following
             moves.append(longer)
         return torch.cat(moves)
+
+
+def _loss(net: _Net, whole: _Outside, texts: Tensor) -> Tensor:
+    """Return the loss of each text in `texts` (text, position), in the precision of `net`: (text,)."""
+    present = texts != PAD
+    if net.crops:
+        longest = int(present.sum(1).max())
+        texts, present = texts[:, :longest], present[:, :longest]
+    vectors = net.inputs(whole.path, texts.to(net.table.dtype))[present]
+    squares = vectors.new_zeros(texts.shape).masked_scatter(present, whole.squares(vectors))
+    return squares.sum(1) / present.sum(1)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from bench import api
+from bench.attacks import token_span
 from bench.attacks.token_span import TokenSpan
 from bench.contracts.situations import situation
 from bench.errors import BenchError
@@ -153,6 +154,18 @@ def test_frozen_parameters_of_a_users_model_send_nothing() -> None:
     reading = api.reading(sent, model=model, shape=(12,), classes=2, batch=1, kind="text")
     result = attacked(reading)
     assert right(text(7)[None].double(), result) == [1]
+
+
+def test_single_precision_and_cut_padding_change_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    model = api.build("tiny-transformer", shape=(12,), classes=2, params={"tokens": 60, "width": 24})
+    reading = read(model, ids([[7, 8, 9, 8, 7, 30], [1, 2, 3], [50, 8, 40, 41, 42]]))  # too many for its rank
+    quick = attacked(reading, starts=3)
+    monkeypatch.setattr(token_span, "_CLOSE", 10**6)  # every text in double precision
+    monkeypatch.setattr(token_span, "_crops", lambda *_: False)
+    slow = attacked(reading, starts=3)
+    assert torch.equal(quick.inputs, slow.inputs)
+    assert quick.loss is not None and float(quick.loss[0]) == pytest.approx(float(slow.loss[0]), rel=1e-9)
 
 
 def test_what_the_attack_cannot_read_it_refuses() -> None:

@@ -16,13 +16,13 @@ def token_embedding(model: nn.Module, weights: Tensors, ids: Tensor) -> str | No
 
     - `model`: the model; `weights`: its weights, name → (*shape).
     - `ids` (text, position): token ids of any texts, for a forward pass."""
-    found: list[str] = []
+    paths: list[str] = []
 
     def watch(path: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
         def hook(layer: nn.Module, arguments: tuple[Tensor, ...]) -> None:
             given = arguments[0]
             if given.shape == ids.shape and bool((given == ids).all()):
-                found.append(path)
+                paths.append(path)
 
         return hook
 
@@ -35,7 +35,7 @@ def token_embedding(model: nn.Module, weights: Tensors, ids: Tensor) -> str | No
     finally:
         for handle in handles:
             handle.remove()
-    return found[0] if found else None
+    return paths[0] if paths else None
 
 
 @contextmanager

@@ -105,8 +105,8 @@ class Fit:
         whole = self._each_text_counts
         most = max(1, _ALL_TEXTS // len(state[0])) if whole else _AT_ONCE // 2
         parts = zip(moves.split(most), changed.split(most), strict=True)
-        found = torch.cat([self._some(state, *part, whole) for part in parts])
-        return found.cpu() - self.scale * self.language.log_probability(moves).sum(-1).float()
+        distances = torch.cat([self._some(state, *part, whole) for part in parts])
+        return distances.cpu() - self.scale * self.language.log_probability(moves).sum(-1).float()
 
     def _some(self, state: State, moves: Tensor, changed: Tensor, whole: bool) -> Tensor:
         count, (rows, examples) = len(moves), changed.nonzero(as_tuple=True)
@@ -146,9 +146,9 @@ class Fit:
             }
             distance = self._distance(mean, state[0][None]).sum()
             slopes = torch.autograd.grad(distance, list(each.values()), materialize_grads=True)
-        found = {name: -slope.mean(0) for name, slope in zip(each, slopes, strict=True)}
-        if any(bool(value.any()) for value in found.values()):
-            return found
+        descent = {name: -slope.mean(0) for name, slope in zip(each, slopes, strict=True)}
+        if any(bool(value.any()) for value in descent.values()):
+            return descent
         return {name: value[0] - state[1][name].mean(0) for name, value in self.observed.items()}
 
     def promise(self, state: State) -> Tensor:

@@ -122,19 +122,19 @@ class Joint:
         expected = likely(fit.language, texts)
         if self._absent is not None:
             promise, expected = (scores.masked_fill(self._absent, -torch.inf) for scores in (promise, expected))
-        found: dict[tuple[int, Entry], None] = {}
+        moves: dict[tuple[int, Entry], None] = {}
         for example, (label, text) in enumerate(state):
             one = texts[example : example + 1]
             made = [exchanged(one, promise[example : example + 1], _MOVES * factor), shorter(one)]
             made.append(self._longer(one, rows, _NEXT * factor))
             if wide:
                 made += [exchanged(one, expected[example : example + 1], _MOVES), shifted(one), swapped(one)]
-            found |= {(example, (label, tuple(each))): None for each in torch.cat(made)[:, 0].tolist()}
+            moves |= {(example, (label, tuple(each))): None for each in torch.cat(made)[:, 0].tolist()}
             if not self._known:
-                found |= {(example, (other, text)): None for other in range(self._sketches.classes) if other != label}
+                moves |= {(example, (other, text)): None for other in range(self._sketches.classes) if other != label}
             if wide:
-                found |= {(example, entry): None for entry in self._choices(example)}
-        return [move for move in found if move[1] != state[move[0]]]
+                moves |= {(example, entry): None for entry in self._choices(example)}
+        return [move for move in moves if move[1] != state[move[0]]]
 
     def _longer(self, text: Tensor, rows: Tensor | None, most: int) -> Tensor:
         length = int((text != PAD).sum())

@@ -26,7 +26,7 @@ def together(texts: Tensor, ranked: Tensor) -> Tensor:
 
     - `texts` (example, position): the unchanged batch.
     - `ranked` (move, example, position): batches with a single change, the best first."""
-    joined, taken, found = texts, torch.zeros_like(texts, dtype=torch.bool), []
+    joined, taken, several = texts, torch.zeros_like(texts, dtype=torch.bool), []
     for move in ranked:
         places = move != texts
         if bool((places & taken).any()):
@@ -34,8 +34,8 @@ def together(texts: Tensor, ranked: Tensor) -> Tensor:
         joined, taken = torch.where(places, move, joined), taken | places
         filled = (joined != PAD).long()
         if torch.equal(filled, filled.cumprod(-1)):  # no padding between tokens
-            found.append(joined)
-    return torch.stack(found[1:]) if len(found) > 1 else texts[None][:0]
+            several.append(joined)
+    return torch.stack(several[1:]) if len(several) > 1 else texts[None][:0]
 
 
 def shorter(texts: Tensor) -> Tensor:

@@ -11,13 +11,12 @@ from bench.attacks.texts.fit import Fit
 from bench.attacks.texts.joint import Joint
 from bench.attacks.texts.search import Search
 from bench.attacks.texts.sketches import Entry, Sketches
-from bench.rng import Key
 
 _DOUBT = 20.0  # nats between the first texts of two lists of labels: both are tested
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class Estimate:
     """Best result of a search for texts and labels over all its starts."""
 
     loss: float
@@ -47,7 +46,7 @@ def label_lists(inferred: Tensor, classes: int) -> list[Tensor]:
     return list(lists.values())
 
 
-def by_labels(fit: Fit, lists: list[Tensor], zero: float, draws: Sequence[np.random.Generator], most: int) -> Found:
+def by_labels(fit: Fit, lists: list[Tensor], zero: float, draws: Sequence[np.random.Generator], most: int) -> Estimate:
     """Search the texts from one start for each generator in `draws`. Public texts under each list of labels give a
     first distance to the reading. Up to half of the starts try the lists with the least first distances, each list
     once. The other starts use the list with the least distance so far.
@@ -61,14 +60,14 @@ def by_labels(fit: Fit, lists: list[Tensor], zero: float, draws: Sequence[np.ran
         firsts = [search.first(np.random.default_rng(0)) for search in searches]
         likely = [n for n in np.argsort(firsts, kind="stable") if firsts[n] <= min(firsts) + _DOUBT * fit.scale]
         searches = [searches[n] for n in likely[: max(min(2, len(draws)), len(draws) // 2)] or [0]]
-    best = Found(loss=float("inf"), texts=torch.empty(0), labels=lists[0], steps=0, restarts=-1)
+    best = Estimate(loss=float("inf"), texts=torch.empty(0), labels=lists[0], steps=0, restarts=-1)
     nearest, ends = searches[0], set[tuple[int, tuple[tuple[int, ...], ...]]]()
     for start, draw in enumerate(draws):
         search = searches[start] if start < len(searches) else nearest
         loss, texts, steps = search.improve(draw, most - best.steps)
         nearer = loss <= best.loss
         nearest = search if nearer else nearest
-        best = Found(
+        best = Estimate(
             loss=min(loss, best.loss),
             texts=texts if nearer else best.texts,
             labels=search.labels if nearer else best.labels,
@@ -82,16 +81,18 @@ def by_labels(fit: Fit, lists: list[Tensor], zero: float, draws: Sequence[np.ran
     return best
 
 
-def jointly(fit: Fit, draws: Sequence[np.random.Generator], most: int, key: Key, *, labels_known: bool) -> Found:
+def jointly(
+    fit: Fit, sketches: Sketches, draws: Sequence[np.random.Generator], most: int, *, labels_known: bool
+) -> Estimate:
     """Search for all texts and labels behind a mean of gradients together, by changes of two texts at once (`Joint`).
     Each later start keeps half of the best texts so far. Return the best result.
 
     - `fit`: objective, with the reading and the labels at the start.
+    - `sketches`: map from gradients to short vectors, for the same model and weights.
     - `draws`: a random generator for each start.
     - `most`: total number of steps over all starts.
-    - `key`: draws the hash that shortens gradients (`Sketches`).
     - `labels_known`: True keeps the labels."""
-    joint = Joint(fit, Sketches.of(fit, key), labels_known=labels_known)
+    joint = Joint(fit, sketches.of_reading(fit.observed), labels_known=labels_known)
     lowest, best, steps, restarts = float("inf"), list[Entry](), 0, -1
     for draw in draws:
         loss, state, used = joint.improve(draw, most - steps, best or None)
@@ -103,4 +104,4 @@ def jointly(fit: Fit, draws: Sequence[np.random.Generator], most: int, key: Key,
     texts, labels = torch.tensor([text for _, text in best]), torch.tensor([label for label, _ in best])
     whole = fit.with_labels(labels)
     loss = float(whole.losses(whole.state(texts), texts[None]))
-    return Found(loss=loss, texts=texts, labels=labels, steps=steps, restarts=restarts)
+    return Estimate(loss=loss, texts=texts, labels=labels, steps=steps, restarts=restarts)
