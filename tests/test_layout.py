@@ -50,7 +50,7 @@ LAYERS = (
 # The same inside attacks/, by what a part reads; the registered entries stand above.
 ATTACK_LAYERS = (
     ("base", "objective", "solvers"),
-    ("labels", "first_layer", "last_layer", "inverter"),
+    ("labels", "chain", "first_layer", "last_layer", "inverter"),
     ("candidates", "search", "texts"),
 )
 # What these must never import, however far away; names outside `bench` count by their top level.

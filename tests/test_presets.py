@@ -207,9 +207,19 @@ def test_the_suite_of_attacks_names_every_attack_that_reconstructs_from_its_read
     named = {cell.attack.name for cell in cells(ATTACKS)}
     others = set(registry.names("attacks")) - named
     # baselines without a gradient; a list of candidates; mixtures, which no condition has; servers that choose weights;
-    # texts
+    # texts; a closed form for single undefended examples
     baselines = {"prior-mean", "prior-nearest", "prior-class-mean", "labels-only"}
-    assert others == {*baselines, "gallery", "demix", "bins", "trap", "fishing", "token-span", "token-matching"}
+    assert others == {
+        *baselines,
+        "gallery",
+        "demix",
+        "bins",
+        "trap",
+        "fishing",
+        "token-span",
+        "token-matching",
+        "r-gap",
+    }
 
 
 def test_each_attack_of_the_suite_knows_the_most_that_it_accepts() -> None:
