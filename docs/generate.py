@@ -9,12 +9,13 @@ results/<suite>.md are longer than in git: a page in FOLDER replaces the page wi
 """
 
 import argparse
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from _make import defenses, exports, ledger, papers, records, report, results, tradeoff
+from _make import defenses, exports, items, ledger, papers, records, report, results, survey, tradeoff
 from _make.claims import Claim, Line, judged, read
 from _make.exports import Export
 from _make.opening import opening
@@ -42,13 +43,15 @@ PICTURE = (
 )
 # Presets on the suite's examples, whose records count for the claims too.
 SAME_EXAMPLES = ("post-processing", "mixup")
-# Folder of presets → title, for papers with trainings at the paper's size.
+# Folder of presets → title; claims on reconstruction of each paper begin with its words.
 PAPERS = {
     "fed-alpha-cdp": "Fed-αCDP",
-    "ldp-fl": "LDP-FL",
-    "risk-balanced": "Risk-balanced",
     "bayesian-dp": "Bayesian DP",
+    "ldp-fl": "LDP-FL",
+    "niss": "NISS",
+    "risk-balanced": "Risk-balanced",
 }
+OF_PAPER = {"bayesian-dp": "(Bayesian DP)", "niss": "(NISS)"}
 CRAFTED = "server"  # preset whose records under chosen weights count for claims about such servers
 
 
@@ -104,13 +107,31 @@ class Sources:
     @property
     def exports(self) -> Sequence[Export]:
         """The exports with pages by preset."""
-        return [each for each in self._exports if not each.matrix.endswith(f"/{papers.SIZE}")]
+        return [each for each in self._exports if not each.tables]
 
-    @property
-    def papers(self) -> dict[str, Export]:
-        """Folder of presets → trainings at the paper's own size."""
-        known = {each.matrix: each for each in self._exports}
-        return {paper: known[name] for paper in PAPERS if (name := f"{paper}/{papers.SIZE}") in known}
+    def of_paper(self, paper: str) -> Sequence[Export]:
+        """A paper's exports, trainings at the paper's own size first."""
+        its = [each for each in self._exports if each.matrix.startswith(f"{paper}/")]
+        return sorted(its, key=lambda each: (not each.tables, each.matrix))
+
+    @cached_property
+    def book(self) -> items.Book:
+        return items.read(DOCS / "papers.toml")
+
+    @cached_property
+    def evidence(self) -> items.Evidence:
+        """What exists for the items of the papers."""
+        text = "\n".join(self.by_hand.values())
+        return items.Evidence(
+            records={each.matrix: each.records for each in self._exports},
+            claims={claim.id: ledger.verdict(claim, self.lines[claim.id]) for claim in self.claims},
+            sections=frozenset(re.findall(r"^#+ (.+)$", text, re.MULTILINE)),
+            tests=ROOT / "tests",
+        )
+
+    @cached_property
+    def rated(self) -> Sequence[items.Rated]:
+        return self.book.rated(self.evidence)
 
     @cached_property
     def known(self) -> Sequence[Record]:
@@ -127,7 +148,12 @@ class Sources:
 
     @cached_property
     def lines(self) -> dict[str, list[Line]]:
-        return judged(self.claims, self.known, board(self.known))
+        lines = judged(self.claims, self.known, board(self.known))
+        for claim in self.claims:
+            if claim.records:
+                its = [record for each in self._exports if each.matrix in claim.records for record in each.records]
+                lines |= judged([claim], its, board(its))
+        return lines
 
     @cached_property
     def opening(self) -> str:
@@ -141,15 +167,29 @@ class Sources:
 
 
 def of_papers(of: Sources) -> dict[str, str]:
-    """File name → page, for the papers with trainings at their own size."""
-    return {f"{paper}.md": papers.page(paper, PAPERS[paper], its, _remarks(its)) for paper, its in of.papers.items()}
+    """File name → page: each paper's, and the page of all items."""
+    made = {f"{paper}.md": _of_paper(of, paper, title) for paper, title in PAPERS.items()}
+    links = {each.matrix: f"{paper}.md" for paper in PAPERS for each in of.of_paper(paper) if each.tables}
+    return {survey.NAME: survey.page(of.book, of.evidence, PAPERS, links), **made}
+
+
+def _of_paper(of: Sources, paper: str, title: str) -> str:
+    its = of.of_paper(paper)
+    own = [_text(paper), *(_remarks(each) for each in its if papers.SIZE in each.matrix)]
+    remarks = "\n".join(text for text in own if text)
+    word = OF_PAPER.get(paper, title)
+    claims = [(claim.id, of.evidence.claims[claim.id]) for claim in of.claims if word in claim.paper]
+    missing = survey.not_run([each for each in of.rated if each.item.paper == paper])
+    return papers.page(title, its, remarks, claims, missing)
 
 
 def _papers(of: Sources) -> dict[str, tuple[str, str]]:
     """File name → title and headline."""
-    return {
-        f"{paper}.md": (PAPERS[paper], results.headline(_remarks(its), its.title)) for paper, its in of.papers.items()
-    }
+    listed = {survey.NAME: ("All items", survey.headline(of.rated))}
+    for paper, title in PAPERS.items():
+        remarks = _text(paper) + "".join(map(_remarks, of.of_paper(paper)))
+        listed[f"{paper}.md"] = (title, results.headline(remarks, "small scale alone"))
+    return listed
 
 
 def chosen(record: Record) -> bool:
@@ -216,7 +256,12 @@ def _listed(of: Sources) -> dict[str, tuple[str, str]]:
 
 
 def _remarks(export: Export) -> str:
-    path = DOCS / "remarks" / f"{export.name}.md"
+    return _text(export.name)
+
+
+def _text(name: str) -> str:
+    """Remarks by hand; empty without a file."""
+    path = DOCS / "remarks" / f"{name}.md"
     return path.read_text("utf-8") if path.is_file() else ""
 
 

@@ -1,5 +1,7 @@
 """The best decoder: its likelihood against the law written out, its places against every candidate tried by hand."""
 
+import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,9 +15,11 @@ from bench.answer.decoder import decoder_places, has_likelihood
 from bench.answer.readings import take_reading
 from bench.answer.truth import truth_from
 from bench.answer.victims import batches_of
+from bench.audit import bounds
 from bench.contracts.trials import context_of, trial_of
 from bench.defenses.fed_alpha_cdp import FedAlphaCdp
 from bench.defenses.transforms.sensitivity import SensitivityNoise
+from bench.federated.draws import KeyedDraws
 from bench.gradients import group_gradients, one_hot
 from bench.leaderboard.board import board
 from bench.record.schema import Record
@@ -44,6 +48,24 @@ def test_in_a_batch_its_scale_is_of_others_too() -> None:
     given = trial.at("example")
     noise = SensitivityNoise(multiplier=0.7, bound=4.0)
     assert noise.log_density(given, given, context_of(trial, "example")) is None
+
+
+def test_two_neighbours_are_told_apart_by_the_scale_of_the_noise() -> None:
+    """Counterexample to Fed-αCDP's theorem 5: one step at σ = 6 has ε = .81 (δ = 1e-5) if the scale is the bound C.  A
+    neighbour with half the norm has half the noise, and 1000 coordinates tell the two scales in each of 400 draws.
+    """
+    coordinates, draws = 1000, 400
+    scale = {}
+    for norm in (4.0, 2.0):
+        gradient = {"weight": torch.full((draws, 1, coordinates), norm / coordinates**0.5, dtype=torch.float64)}
+        rows = KeyedDraws(seed=int(norm), fields=("test",), rows=tuple((row, 0) for row in range(draws)))
+        context = replace(context_of(trial_of(FedAlphaCdp(), steps=1, batch=1), "example"), draws=rows)
+        released = SensitivityNoise(multiplier=6.0, bound=4.0).apply(gradient, context)["weight"]
+        scale[norm] = released.square().mean(-1).sqrt()
+    threshold = 6 * (4.0 * 2.0) ** 0.5
+    low, high = bounds.limits(draws, 0.975)
+    p, q = low[int((scale[4.0] > threshold).sum())], high[int((scale[2.0] > threshold).sum())]
+    assert math.log((p - 1e-5) / q) > 4 > 4 * 0.81
 
 
 @pytest.mark.parametrize("labels", [False, True])

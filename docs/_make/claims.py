@@ -90,6 +90,8 @@ class Claim:
     """Threat level of the server (`bench.cell.ServerLevel`)."""
     protects: bool = True
     """False: the paper calls these points open."""
+    records: tuple[str, ...] = ()
+    """Matrices with exports that this claim is judged by, in place of the reference."""
     measured: tuple[Mapping[str, str], ...] = ()
     """Quoted figures: `section` of a page of results, `text`."""
     verdict: str = ""
@@ -163,7 +165,7 @@ def read(path: Path) -> list[Claim]:
 def _claim(table: dict[str, Any]) -> Claim:
     defense = tuple({"name": each} if isinstance(each, str) else each for each in table.pop("defense", ()))
     table.setdefault("federated", {})
-    for name in {"point", "measured"} & table.keys():
+    for name in {"point", "measured", "records"} & table.keys():
         table[name] = tuple(table[name])
     return Claim(defense=defense, **table)
 

@@ -39,6 +39,8 @@ class Export:
     published: tuple[PublishedFigures, ...]
     """The papers' figures for these cells."""
     records: tuple[Record, ...]
+    unfinished: int = 0
+    """Cells of the matrix that have not run."""
     tables: Mapping[str, tuple[Place, ...]] = field(default_factory=dict)
     """Other presets of the same paper → the trainings that belong to them at full scale."""
 
@@ -57,6 +59,7 @@ def write(folder: Path, export: Export) -> Path:
         "title": export.title,
         "commit": export.commit,
         "published": [asdict(figures) for figures in export.published],
+        **({"unfinished": export.unfinished} if export.unfinished else {}),
         "tables": {name: [asdict(place) for place in places] for name, places in export.tables.items()},
     }
     store.pack(path, [json.dumps(head, sort_keys=True), *store.lines(map(_without_course, export.records))])
@@ -75,6 +78,7 @@ def read(path: Path) -> Export:
             commit=head["commit"],
             published=tuple(map(restored, head["published"])),
             records=tuple(store.parsed(path, lines)),
+            unfinished=head.get("unfinished", 0),
             tables={name: tuple(Place(**place) for place in places) for name, places in head.get("tables", {}).items()},
         )
     except MALFORMED as error:

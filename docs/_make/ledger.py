@@ -29,7 +29,7 @@ def verdicts(version: str, records: Sequence[Record], every: Sequence[Claim], li
             claim.claim,
             _means(lines[claim.id])[3] if lines[claim.id] else NONE,
             _means(lines[claim.id])[4] if lines[claim.id] else NONE,
-            _verdict(claim, lines[claim.id]),
+            verdict(claim, lines[claim.id]),
         ]
         for claim in sorted(every, key=lambda claim: [str(each["name"]) for each in claim.defense])
     ]
@@ -58,7 +58,7 @@ def page(
 ) -> str:
     """The whole ledger; `pages`: file name → text, quoted by section; `presets`: names with records in `records`."""
     rows = [
-        [f"[{claim.id}](#{claim.id})", claim.paper, *_means(lines[claim.id])[1:], _verdict(claim, lines[claim.id])]
+        [f"[{claim.id}](#{claim.id})", claim.paper, *_means(lines[claim.id])[1:], verdict(claim, lines[claim.id])]
         for claim in every
     ]
     parts = [
@@ -103,7 +103,7 @@ def _claim(claim: Claim, lines: Sequence[Line], pages: Mapping[str, str]) -> str
         f"## {claim.id}\n",
         f"{claim.paper}.\n",
         f"**Claim**: {claim.claim}\n",
-        f"**Verdict**: {_verdict(claim, lines)}.\n",
+        f"**Verdict**: {verdict(claim, lines)}.\n",
     ]
     if lines:
         short = distinct(line.defense for line in lines)
@@ -166,7 +166,8 @@ def _ids(line: Line) -> str:
     return "; ".join(ids) or NONE
 
 
-def _verdict(claim: Claim, lines: Sequence[Line]) -> str:
+def verdict(claim: Claim, lines: Sequence[Line]) -> str:
+    """Verdict by hand, or the tally of the lines' verdicts."""
     return claim.verdict or (_tally(lines) if claim.defense else NOT_ABOUT)
 
 

@@ -8,6 +8,7 @@ from _make import report
 from _make.exports import Export, Place
 from _make.markdown import HEAD, plain, table
 from bench.cell import TrainingCell
+from bench.leaderboard.attacks import AttackRow, attacks
 from bench.leaderboard.forms.numbers import NONE
 from bench.matrix.published import PublishedFigures, beside
 from bench.matrix.read import read
@@ -16,6 +17,8 @@ from bench.record.schema import Record, TrainingResult
 
 SIZE = "full-size"  # presets with a paper's trainings at the paper's size: <paper>/full-size
 NEAR = 3.0  # difference of accuracies in points up to which two trainings agree
+ATTACKED = {"asr": "success rate", "psnr_db": "median PSNR in dB", "rmse": "median RMSE"}  # the first that a paper has
+FEW = 3  # claims whose verdicts stand on the page
 MARKS = {"agrees": "", "higher": " ▲", "lower": " ▼"}
 
 
@@ -49,31 +52,86 @@ class Line:
         return f"{ours}{paper}{MARKS[self.verdict or 'agrees']}"
 
 
-def page(paper: str, title: str, export: Export, remarks: str) -> str:
-    """The page of the paper whose presets lie in bench/presets/`paper`; `export`: its trainings at full size."""
-    every = {
-        name: _lines(read(f"{paper}/{name}").published, places, export.records)
-        for name, places in export.tables.items()
-    }
+def page(title: str, exports: Sequence[Export], remarks: str, claims: Sequence[tuple[str, str]], missing: str) -> str:
+    """The page of a paper; `exports`: runs of the paper's presets; `claims`: id and verdict; `missing`: a table of what
+    has not run."""
+    trained = [each for each in exports if each.matrix.partition("/")[2].startswith(SIZE) and each.tables]
+    every: dict[str, list[Line]] = {}
+    for export in trained:
+        for name, places in export.tables.items():
+            published = read(f"{export.matrix.partition('/')[0]}/{name}").published
+            every.setdefault(name, []).extend(_lines(published, places, export.records))
     counts = Counter(line.verdict for lines in every.values() for line in lines if line.verdict)
-    hours = sum(record.cost.wall_seconds for record in export.records) / 3600
+    said = ", ".join(f"{counts[word]} {word}{MARKS[word]}" for word in MARKS)
+    sources = "docs/remarks/, docs/papers.toml or export a run again"
+    parts = [
+        HEAD.format(sources=sources) + f"# {title} at its own size\n",
+        "\n".join(f"- {_facts(export)}." for export in trained) + "\n" if trained else "",
+        remarks,
+        f"Accuracy in %, ours / paper; agrees: at most {NEAR:g} points apart. {sum(counts.values())} figures: {said}.\n"
+        if every
+        else "",
+        *(_section(name, lines) for name, lines in sorted(every.items(), key=lambda item: _order(item[0]))),
+        *(_attacked(export) for export in exports),
+        f"## Claims on reconstruction\n\n{_claims(claims)}" if claims else "",
+        f"## Not run\n\n{missing}" if missing else "",
+    ]
+    return "\n".join(part for part in parts if part)
+
+
+def _claims(claims: Sequence[tuple[str, str]]) -> str:
+    """A table of verdicts, or links to many."""
+    if len(claims) > FEW:
+        return f"{', '.join(f'`{name}`' for name, _ in claims)}: [Claims](../CLAIMS.md).\n"
+    return table(["claim", "verdict"], [[f"`{name}`", said] for name, said in claims])
+
+
+def _facts(export: Export) -> str:
+    """Command, commit, number of trainings, time and machine."""
+    of = f" of {len(export.records) + export.unfinished}" if export.unfinished else ""
     facts = [
         f"`bench run --matrix {export.matrix}`",
         f"commit {export.commit}",
-        f"{len(export.records)} trainings, one seed each, {hours:.1f} hours of workers",
+        f"{len(export.records)}{of} trainings, one seed each, "
+        f"{sum(record.cost.wall_seconds for record in export.records) / 3600:.1f} hours of workers",
         report.machines(export.records),
         ", ".join(dict.fromkeys(r.environment.device_name or "" for r in export.records if r.environment)),
     ]
-    said = ", ".join(f"{counts[word]} {word}{MARKS[word]}" for word in MARKS)
-    said = f"{sum(counts.values())} figures: {said}"
-    parts = [
-        HEAD.format(sources=f"docs/remarks/{export.name}.md or export the run again") + f"# {title} at its own size\n",
-        "; ".join(facts) + ".\n",
-        remarks,
-        f"Accuracy in %, ours / paper; agrees: at most {NEAR:g} points apart. {said}.\n",
-        *(_section(name, lines) for name, lines in sorted(every.items(), key=lambda item: _order(item[0]))),
-    ]
-    return "\n".join(parts)
+    return "; ".join(facts)
+
+
+def _attacked(export: Export) -> str:
+    """Figures of a paper's attack beside ours: a row for each attack and defense, a column for each data set."""
+    rows = [row for row in attacks(export.records, export.published) if row.published]
+    name = next((each for each in ATTACKED if any(each in _figures(row) for row in rows)), None)
+    if name is None:
+        return ""
+    shown = [row for row in rows if name in _figures(row)]
+    names = {of: distinct(getattr(row, of) for row in shown) for of in ("attack", "defense")}
+    points = {row.point for row in shown}
+    cells: dict[tuple[str, ...], dict[str, str]] = {}
+    for row in shown:
+        key = (names["attack"][row.attack], plain(names["defense"][row.defense]))
+        column = row.dataset.partition(" (")[0] + (f", {row.point}" if len(points) > 1 else "")
+        cells.setdefault(key, {})[column] = f"{_measured(row, name)} / {_text(name, _figures(row)[name])}"
+    columns = dict.fromkeys(column for its in cells.values() for column in its)
+    victims = ", ".join(dict.fromkeys(str(row.examples) for row in shown))
+    head = f"## {export.matrix}: {ATTACKED[name]}\n\nOurs / paper; {victims} victims.\n"
+    lines = [[*key, *(its.get(column, "") for column in columns)] for key, its in cells.items()]
+    return f"{head}\n{table(['attack', 'defense', *columns], lines)}"
+
+
+def _figures(row: AttackRow) -> Mapping[str, float]:
+    return row.published.figures if row.published else {}
+
+
+def _measured(row: AttackRow, name: str) -> str:
+    value = row.asr if name == "asr" else row.medians.get(name)
+    return NONE if value is None else _text(name, value)
+
+
+def _text(name: str, value: float) -> str:
+    return {"asr": f"{100 * value:.0f} %", "psnr_db": f"{value:.1f}"}.get(name, f"{value:.3f}")
 
 
 def _order(name: str) -> tuple[str, int]:

@@ -37,11 +37,6 @@ def index(
     return "\n".join(parts)
 
 
-def _of_papers(papers: Mapping[str, tuple[str, str]]) -> tuple[str, ...]:
-    rows = [[f"[{head}](docs/papers/{name})", text] for name, (head, text) in papers.items()]
-    return "## Papers\n\nAccuracies of papers beside ours, at the paper's size.\n", table(["paper", "headline"], rows)
-
-
 def exported(export: Export, remarks: str) -> str:
     """A preset's page: command, remarks by hand, tables."""
     records = export.records
