@@ -1,5 +1,6 @@
 """A preset's run as a file to commit, and its page: the records as they were, the paper's figure beside each, ids."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,11 @@ def test_an_export_comes_back_whole(tmp_path: Path) -> None:
     assert preset.page(back.records, back.published) == preset.page(RECORDS, (PAPER,))
     content = path.read_bytes()
     assert exports.write(tmp_path, back).read_bytes() == content
+
+
+def test_an_export_of_a_run_that_is_not_whole_says_so(tmp_path: Path) -> None:
+    exports.write(tmp_path, replace(EXPORT, unfinished=3))
+    assert next(iter(exports.every(tmp_path))).unfinished == 3
 
 
 @pytest.mark.parametrize("content", [b"", b"no xz", None])

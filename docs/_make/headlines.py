@@ -8,7 +8,7 @@ from _make.items import Evidence, Headline, Setting
 from _make.markdown import plain
 from bench.cell import AttackCell, TrainingCell
 from bench.leaderboard.forms.numbers import NONE
-from bench.record.schema import AttackResult, Record, TrainingResult
+from bench.record.schema import AttackResult, ExampleScore, Record, TrainingResult
 from bench.scoring.intervals import wilson
 
 NEAR = 3.0  # points of accuracy up to which two trainings agree
@@ -131,7 +131,7 @@ def _epsilon(its: Sequence[Record], others: Sequence[Record], setting: Setting |
     return None
 
 
-def _examples(its: Sequence[Record]) -> list:
+def _examples(its: Sequence[Record]) -> list[ExampleScore]:
     return [
         example
         for each in its

@@ -187,7 +187,7 @@ def _item(table: dict[str, Any]) -> Item:
     cells = tuple(
         Cells(at=tuple(each["at"]), defense=tuple(each.get("defense", (None,)))) for each in table.pop("cells", ())
     )
-    lists = {name: tuple(table.pop(name, ())) for name in ("code", "tests", "lacking", "small")}
+    lists: dict[str, Any] = {name: tuple(table.pop(name, ())) for name in ("code", "tests", "lacking", "small")}
     return Item(cells=cells, **lists, **table)
 
 
