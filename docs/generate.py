@@ -170,7 +170,7 @@ def of_papers(of: Sources) -> dict[str, str]:
     """File name → page: each paper's, and the page of all items."""
     made = {f"{paper}.md": _of_paper(of, paper, title) for paper, title in PAPERS.items()}
     links = {each.matrix: f"{paper}.md" for paper in PAPERS for each in of.of_paper(paper) if each.tables}
-    return {survey.NAME: survey.page(of.book, of.evidence, PAPERS, links), **made}
+    return {survey.NAME: survey.page(of.book, of.rated, of.evidence, PAPERS, links), **made}
 
 
 def _of_paper(of: Sources, paper: str, title: str) -> str:

@@ -13,7 +13,7 @@ from bench.record.schema import Record
 
 DOCS = Path(__file__).parent.parent / "docs"
 SIZE = {"clients": 1000, "per_round": 100}
-PAPERS = Setting(where={"rounds": 100, "federated": SIZE}, tested=10000)
+PAPERS = Setting(dataset="digits", where={"rounds": 100, "federated": SIZE}, tested=10000)
 WHOLE = TRAINING.federated.model_copy(update=SIZE)
 
 
@@ -78,17 +78,18 @@ def test_evidence_of_a_smaller_size_makes_an_item_small(name: str) -> None:
 
 
 def test_readings_and_evaluations_count_from_their_least_value() -> None:
-    cell = attack_cell(attack="cpl", readings=16)
-    assert Setting(where={"attack": "cpl"}, least={"readings": 16}).covers(cell)
-    assert not Setting(where={"attack": "cpl"}, least={"readings": 17}).covers(cell)
-    assert not Setting(where={"rounds": 100}).covers(cell)
+    cell = items.fields_of(attack_cell(attack="cpl", readings=16))
+    assert Setting(dataset="digits", where={"attack": "cpl"}, least={"readings": 16}).covers(cell)
+    assert not Setting(dataset="digits", where={"attack": "cpl"}, least={"readings": 17}).covers(cell)
+    assert not Setting(dataset="digits", where={"rounds": 100}).covers(cell)
 
 
 def test_parameters_of_a_defense_must_agree() -> None:
     cell = attack_cell(defense=entry("prune").model_copy(update={"params": {"share": 0.7}}))
-    assert items.agrees({"name": "prune", "share": 0.7}, cell.defense) and items.agrees("prune", cell.defense)
-    assert not items.agrees({"name": "prune", "share": 0.8}, cell.defense)
-    assert not items.agrees({"name": "prune", "rank": 1}, cell.defense)
+    defense = items.fields_of(cell)["defense"]
+    assert items.agrees({"name": "prune", "share": 0.7}, defense) and items.agrees("prune", defense)
+    assert not items.agrees({"name": "prune", "share": 0.8}, defense)
+    assert not items.agrees({"name": "prune", "rank": 1}, defense)
 
 
 def shown(**fields: Any) -> list[str]:
@@ -110,7 +111,7 @@ def test_the_page_lists_every_item_once_with_what_is_open() -> None:
     item = Item(id="A1", paper="a-paper", place="Table I", text="it", cells=TABLE, lacking=("APTOS",), run="a", hours=2)
     book = items.Book(settings={"whole": PAPERS}, items=(item,), headlines=())
     of = evidence(training())
-    page = survey.page(book, of, {"a-paper": "A paper"}, {"a-paper/full-size": "a-paper.md"})
+    page = survey.page(book, book.rated(of), of, {"a-paper": "A paper"}, {"a-paper/full-size": "a-paper.md"})
     assert "| Table I: it | partly (1 of 3) | [a-paper/full-size](a-paper.md); open: APTOS |" in page
     assert "| all | 1 | 0 | 1 | 0 | 0 |" in page
     assert "| Table I | `a` | 2 |" in survey.not_run(book.rated(of))

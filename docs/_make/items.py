@@ -28,6 +28,8 @@ RATINGS = {
 class Setting:
     """An experiment of a paper at the paper's own scale."""
 
+    dataset: str
+    """Name."""
     where: Mapping[str, Any]
     """Axis or field of a cell → required value; a table needs each of its keys."""
     least: Mapping[str, float] = field(default_factory=dict)
@@ -35,11 +37,11 @@ class Setting:
     tested: int = 0
     """Examples in the test set; 0: no interval."""
 
-    def covers(self, cell: AnyCell, defense: Any = None) -> bool:
-        """Whether a cell is this experiment, with this defense if one is named."""
-        wanted = {**self.where, **({} if defense is None else {"defense": defense})}
-        return all(agrees(value, getattr(cell, name, None)) for name, value in wanted.items()) and all(
-            (getattr(cell, name, None) or 0) >= value for name, value in self.least.items()
+    def covers(self, cell: Mapping[str, Any], defense: Any = None) -> bool:
+        """Whether a cell (`fields_of`) of the data set is this experiment, with this defense if one is named."""
+        wanted = self.where if defense is None else {**self.where, "defense": defense}
+        return all(agrees(value, cell.get(name)) for name, value in wanted.items()) and all(
+            (cell.get(name) or 0) >= value for name, value in self.least.items()
         )
 
 
@@ -136,12 +138,19 @@ class Evidence:
     """Folder of the tests."""
 
     @cached_property
-    def done(self) -> list[tuple[str, Record]]:
-        return [(name, each) for name, its in self.records.items() for each in its if each.status == "done"]
+    def _done(self) -> dict[str, list[tuple[str, Record, Mapping[str, Any]]]]:
+        """Data set → matrix, record and fields of each finished cell."""
+        done: dict[str, list[tuple[str, Record, Mapping[str, Any]]]] = {}
+        for name, its in self.records.items():
+            for each in its:
+                if each.status == "done":
+                    done.setdefault(each.cell.dataset.name, []).append((name, each, fields_of(each.cell)))
+        return done
 
     def of(self, setting: Setting, defense: Any = None) -> list[tuple[str, Record]]:
         """Matrix and record of each finished cell of a setting."""
-        return [(name, each) for name, each in self.done if setting.covers(each.cell, defense)]
+        known = self._done.get(setting.dataset, ())
+        return [(name, each) for name, each, fields in known if setting.covers(fields, defense)]
 
     def tested(self, name: str) -> bool:
         file, _, function = name.partition("::")
@@ -209,12 +218,19 @@ def _registered(name: str) -> bool:
     return entry in entries.names(f"{kind}s")
 
 
-def agrees(pattern: Any, value: Any) -> bool:
-    """Whether a value of a cell has a pattern: a name, a value, or a table of some keys."""
+def fields_of(cell: AnyCell) -> dict[str, Any]:
+    """Field of a cell → value as plain types; an entry is a table of its parameters and its name."""
+    return {name: _plain(getattr(cell, name)) for name in type(cell).model_fields}
+
+
+def _plain(value: Any) -> Any:
     if isinstance(value, Entry):
-        value = {**value.params, "name": value.name}
-    elif isinstance(value, BaseModel):
-        value = value.model_dump()
+        return {**value.params, "name": value.name}
+    return value.model_dump() if isinstance(value, BaseModel) else value
+
+
+def agrees(pattern: Any, value: Any) -> bool:
+    """Whether a value of `fields_of` has a pattern: a name, a value, or a table of some keys."""
     if isinstance(value, Mapping):
         wanted = pattern if isinstance(pattern, Mapping) else {"name": pattern}
         return all(key in value and agrees(part, value[key]) for key, part in wanted.items())

@@ -114,12 +114,12 @@ def _undefended(rows: Sequence[Row]) -> str:
 def _costs(records: Iterable[Record]) -> str:
     """Core-minutes by setting: attacks, attacks shared with another setting, trainings."""
     by_id = {record.id: record for record in records}
+    by_setting = grouped(by_id.values(), lambda record: entry_text(record.cell.defense))
     minutes: dict[str, list[float]] = {}
-    for record in by_id.values():
-        spent = minutes.setdefault(entry_text(record.cell.defense), [0.0, 0.0, 0.0])
-        spent[0 if isinstance(record.cell, AttackCell) else 1] += record.cost.cpu_seconds / 60
-    for setting, spent in minutes.items():
-        own = [record for record in by_id.values() if entry_text(record.cell.defense) == setting]
+    for setting, own in by_setting.items():
+        spent = minutes.setdefault(setting, [0.0, 0.0, 0.0])
+        for record in own:
+            spent[0 if isinstance(record.cell, AttackCell) else 1] += record.cost.cpu_seconds / 60
         lenders = {record.cost.reused_from for record in own} - {record.id for record in own}
         spent[2] = sum(by_id[each].cost.cpu_seconds for each in lenders if each in by_id) / 60
     lines = [["defense", "attacks", "attacks made for another setting", "trainings", "two cores, alone"]]

@@ -10,9 +10,11 @@ from bench.reference import store
 NAME = "index.md"
 
 
-def page(book: Book, evidence: Evidence, titles: Mapping[str, str], pages: Mapping[str, str]) -> str:
-    """The page; `titles`: folder of presets → paper; `pages`: matrix → file with its records, from docs/papers/."""
-    rated = book.rated(evidence)
+def page(
+    book: Book, rated: Sequence[Rated], evidence: Evidence, titles: Mapping[str, str], pages: Mapping[str, str]
+) -> str:
+    """The page; `rated`: the items with their evidence; `titles`: folder of presets → paper; `pages`: matrix → file
+    with its records, from docs/papers/."""
     by_paper = [[titles[paper], *_row([each for each in rated if each.item.paper == paper])] for paper in titles]
     settings = dict(book.settings)
     claims = [headlines.row(each, settings, evidence, titles[each.paper]) for each in book.headlines]
