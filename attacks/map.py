@@ -34,8 +34,8 @@ class Map(Attack):
     - For a single example's undefended gradient at a chain of convolutions with ReLUs, the first start has the values
       inside the net that the gradient shows (`search/layerwise.py`). Smoothed stages follow only if this start does not
       explain the reading.
-    - A mean over clients of quantised messages (signs, ternary values) shows each message: the search then runs on each
-      client's message separately (`search/clients.py`).
+    - A mean over clients of quantised messages (signs, ternary values, few levels) shows each message: the search then
+      runs on each client's message separately (`search/clients.py`).
     - With the grant `mates`, only the first example behind a reading is unknown. The search takes the example's part in
       the reading (`objective/known.py`), and mean and covariance of public examples with the example's label."""
 

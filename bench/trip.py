@@ -329,10 +329,10 @@ class Description(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clients:
     """Description of a single client's quantised message behind a reading that is the mean over clients. In a message,
-    each coordinate is -τ, 0 or τ, with a scale τ > 0 for each tensor. Attacks split the mean into such messages."""
+    each coordinate is a scale τ > 0, the tensor's, times an integer. Attacks split the mean into such messages."""
 
-    signs: bool
-    """True if a coordinate is -τ or τ; False if 0 also occurs."""
+    values: Literal["signs", "ternary", "levels"]
+    """Possible integers: -1 and 1 (`signs`), also 0 (`ternary`), or any (`levels`)."""
     alone: Description
     """Description for a single client's message; the readings may hold only some tensors."""
 

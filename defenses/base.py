@@ -28,8 +28,8 @@ Law = Literal["gaussian", "laplace"]  # distribution of additive noise
 # The visible part of an earlier transform's output in a reading: only which coordinates are zero; each tensor up to a
 # factor; or all values.
 Shown = Literal["zeros", "directions", "values"]
-# Values of a transform's output: ±τ, or -τ, 0 and τ, with a step τ for each row and tensor.
-Quantised = Literal["signs", "ternary"]
+# Values of a transform's output: ±τ; -τ, 0 and τ; or τ times any integer, with a step τ for each row and tensor.
+Quantised = Literal["signs", "ternary", "levels"]
 
 
 class Draws(Protocol):
@@ -236,8 +236,9 @@ class Transform:
 
     @property
     def quantises(self) -> Quantised | None:
-        """Kind of coarse values in the output, from which an attacker can separate clients' messages: "signs" (±τ) or
-        "ternary" (-τ, 0, τ), with a step τ for each row (client or example) and tensor. None: other values."""
+        """Kind of coarse values in the output, from which an attacker can separate clients' messages: "signs" (±τ),
+        "ternary" (-τ, 0, τ) or "levels" (τ times any integer), with a step τ for each row (client or example) and
+        tensor. None: other values."""
         return None
 
     @property

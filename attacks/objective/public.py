@@ -6,16 +6,16 @@ from torch import Tensor
 from bench.gradients import group_gradients, one_hot
 from bench.trip import Reading
 
-_MOST = 24  # examples
+MOST = 24  # examples
 
 
-def public_of(reading: Reading, label: int, least: int = 1) -> tuple[Tensor, Tensor]:
-    """Return at most 24 public examples of a class, as likely stand-ins for a victim with this label: inputs (example,
-    *shape), and class numbers (example,), all equal to `label`. If fewer than `least` public examples have this class,
-    inputs of any class are returned, with the same class numbers. `reading`: the attacked readings, with the public
-    examples."""
+def public_of(reading: Reading, label: int, least: int = 1, most: int = MOST) -> tuple[Tensor, Tensor]:
+    """Return at most `most` public examples of a class, as likely stand-ins for a victim with this label: inputs
+    (example, *shape), and class numbers (example,), all equal to `label`. If fewer than `least` public examples have
+    this class, inputs of any class are returned, with the same class numbers. `reading`: the attacked readings, with
+    the public examples."""
     same = reading.public_inputs[reading.public_labels == label]
-    inputs = (same if len(same) >= least else reading.public_inputs)[:_MOST]
+    inputs = (same if len(same) >= least else reading.public_inputs)[:most]
     return inputs, torch.full((len(inputs),), label)
 
 

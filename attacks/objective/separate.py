@@ -23,7 +23,7 @@ _EXPLAINED = 0.98  # of the coordinates: least share for messages that count as 
 _SENDERS = 16  # at most: 3^8 sums over half of the clients
 _VALUES = 6000  # distinct values, at most: more are no quantised messages
 _ROWS = 64  # distinct values decoded at once
-_SIGNS, _UNITS = np.array([-1, 1]), np.array([-1, 0, 1])
+_SIGNS, UNITS = np.array([-1, 1]), np.array([-1, 0, 1])
 
 
 def separate(mean: Floats, senders: int, *, signs: bool) -> Floats | None:
@@ -36,10 +36,10 @@ def separate(mean: Floats, senders: int, *, signs: bool) -> Floats | None:
     precision = _PRECISION * float(np.abs(mean).max(initial=0.0))
     if not 0 < precision < np.inf or senders > _SENDERS or len(mean) < _COORDINATES:
         return None
-    values, counts, places = _distinct(mean, precision)
+    values, counts, places = distinct(mean, precision)
     if len(values) > _VALUES:
         return None
-    allowed = _SIGNS if signs else _UNITS
+    allowed = _SIGNS if signs else UNITS
     steps = _steps(values, counts, senders, precision, allowed)
     if steps is None:
         return None
@@ -57,8 +57,9 @@ def separate(mean: Floats, senders: int, *, signs: bool) -> Floats | None:
     return np.ascontiguousarray(messages[places].T)
 
 
-def _distinct(mean: Floats, precision: float) -> tuple[Floats, Integers, Integers]:
-    """Return the distinct values, their counts (value,), and each coordinate's value number (coordinate,)."""
+def distinct(mean: Floats, precision: float) -> tuple[Floats, Integers, Integers]:
+    """Return the distinct values of the `mean` (coordinate,), their counts (value,), and each coordinate's value number
+    (coordinate,). Values at most `precision` apart are equal."""
     order = np.argsort(mean, kind="stable")
     groups = np.concatenate([[0], np.cumsum(np.diff(mean[order]) > precision)])
     counts = np.bincount(groups)
@@ -71,18 +72,8 @@ def _steps(values: Floats, counts: Integers, senders: int, precision: float, all
     """Return at most `senders` steps that explain most frequent values by integers in `allowed`; None if there are no
     such steps. Frequent differences between `values` are tried. Two greedy sets start a local search: a difference's
     pairs of values count once, or by the product of their `counts`."""
-    first, second = np.triu_indices(len(values), 1)
-    differences, weights = values[second] - values[first], counts[first].astype(float) * counts[second]
-    order = np.argsort(differences, kind="stable")
-    order = order[differences[order] > 4 * precision]
-    if not len(order):
-        return None
-    differences = differences[order]
-    starts = np.concatenate([[0], np.flatnonzero(np.diff(differences) > precision) + 1])
-    pairs = np.diff(np.append(starts, len(differences)))
-    frequent = pairs >= _LEAST_PAIRS
-    sizes = (np.add.reduceat(differences, starts) / pairs)[frequent] / (allowed[1] - allowed[0])
-    ranks = (pairs[frequent], np.add.reduceat(weights[order], starts)[frequent])
+    sizes, ranks = differences(values, counts, precision)
+    sizes = sizes / (allowed[1] - allowed[0])
     most = np.argsort(-counts, kind="stable")[:_FREQUENT]
     enough = _EXPLAINED * counts[most].sum()
 
@@ -91,7 +82,7 @@ def _steps(values: Floats, counts: Integers, senders: int, precision: float, all
 
     for rank in ranks:
         trials = sizes[np.argsort(-rank, kind="stable")[:_DIFFERENCES]]
-        steps = _independent(trials, senders, precision)
+        steps = independent(trials, senders, precision)
         found, rising = explained(steps), True
         while found < enough and rising:
             moves = [(explained(other), other) for other in _moves(steps, trials, senders)]
@@ -104,14 +95,33 @@ def _steps(values: Floats, counts: Integers, senders: int, precision: float, all
     return None
 
 
-def _independent(trials: Floats, senders: int, precision: float) -> Floats:
-    """Return the first `trials` that are no integer combinations of trials before, at most `senders`."""
+def differences(values: Floats, counts: Integers, precision: float) -> tuple[Floats, tuple[Floats, Floats]]:
+    """Return the repeated positive differences between distinct `values` (value,), and two ranks of each difference:
+    the number of its pairs of values, and the same number with a pair counted by the product of its `counts` (value,).
+    Differences at most `precision` apart are equal."""
+    first, second = np.triu_indices(len(values), 1)
+    apart, weights = values[second] - values[first], counts[first].astype(float) * counts[second]
+    order = np.argsort(apart, kind="stable")
+    order = order[apart[order] > 4 * precision]
+    if not len(order):
+        return np.zeros(0), (np.zeros(0), np.zeros(0))
+    apart = apart[order]
+    starts = np.concatenate([[0], np.flatnonzero(np.diff(apart) > precision) + 1])
+    pairs = np.diff(np.append(starts, len(apart))).astype(float)
+    frequent = pairs >= _LEAST_PAIRS
+    sizes = np.add.reduceat(apart, starts) / pairs
+    return sizes[frequent], (pairs[frequent], np.add.reduceat(weights[order], starts)[frequent])
+
+
+def independent(trials: Floats, senders: int, precision: float) -> Floats:
+    """Return the first `trials` (step,) that are no integer combinations of trials before, to `precision`. `senders` is
+    the largest number of returned steps."""
     steps = np.zeros(0)
     for trial in trials:
         if len(steps) == senders:
             break
-        sums, _ = _sums(steps, np.arange(-2, 3) if len(steps) < 7 else _UNITS)
-        if np.abs(sums - trial).min() > 3 * precision:
+        reached, _ = sums(steps, np.arange(-2, 3) if len(steps) < 7 else UNITS)
+        if np.abs(reached - trial).min() > 3 * precision:
             steps = np.append(steps, trial)
     return steps
 
@@ -133,7 +143,7 @@ def _decoded(values: Floats, steps: Floats, precision: float, allowed: Integers)
     """Return integers n in `allowed` with Σ n·step = value, (value, step), and a mask (value,) of the values with such
     integers. The first solution counts. A sum is split in two: a half of the steps, and the other half."""
     half = len(steps) // 2
-    (one, of_one), (two, of_two) = _sums(steps[:half], allowed), _sums(steps[half:], allowed)
+    (one, of_one), (two, of_two) = sums(steps[:half], allowed), sums(steps[half:], allowed)
     order = np.argsort(two, kind="stable")
     two, of_two = two[order], of_two[order]
     integers, known = np.zeros((len(values), len(steps)), np.int64), np.zeros(len(values), bool)
@@ -147,8 +157,9 @@ def _decoded(values: Floats, steps: Floats, precision: float, allowed: Integers)
     return integers, known
 
 
-def _sums(steps: Floats, allowed: Integers) -> tuple[Floats, Integers]:
-    """Return all sums Σ n·step with integers n in `allowed` (sum,), and the integers (sum, step)."""
+def sums(steps: Floats, allowed: Integers) -> tuple[Floats, Integers]:
+    """Return all sums Σ n·step over the `steps` (step,) with integers n in `allowed`, (sum,), and the integers (sum,
+    step)."""
     grids = np.meshgrid(*[allowed] * len(steps), indexing="ij")
     integers = np.stack([grid.ravel() for grid in grids], 1) if len(steps) else np.zeros((1, 0), np.int64)
     return integers @ steps, integers

@@ -119,8 +119,10 @@ Variance = TypeVar("Variance", float, Tensor)
 
 
 def _last_weight(reading: Reading) -> str | None:
+    """Return the name of the last layer's weight, if the layer gives logits and the readings hold its gradient."""
     last = head(reading)
-    return last.name("weight") if last is not None and last.logits else None
+    name = None if last is None or not last.logits else last.name("weight")
+    return name if name in reading.values else None
 
 
 def prior_weight(variance: Variance, *, absolute: bool) -> Variance:

@@ -624,7 +624,7 @@ def _clients(parts: tuple[DescribedTransform, ...], alone: Callable[[], Composit
     if any(part.stage in STEP_STAGES for part in parts):
         return None  # a defense inside local steps needs whole gradients
     single = alone()
-    return None if single is None else Clients(signs=last.transform.quantises == "signs", alone=single)
+    return None if single is None else Clients(values=last.transform.quantises, alone=single)
 
 
 def _passes(reads: Shown, later: Sequence[Transform]) -> bool:

@@ -49,8 +49,8 @@ class StochasticLevels(Transform):
             positive("clip", self.clip)
 
     @property
-    def quantises(self) -> Quantised | None:
-        return "ternary" if self.levels == 1 else None
+    def quantises(self) -> Quantised:
+        return "ternary" if self.levels == 1 else "levels"
 
     def apply(self, tensors: Tensors, context: Context) -> dict[str, Tensor]:
         return {
