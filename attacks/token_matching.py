@@ -70,9 +70,10 @@ class TokenMatching(Attack):
         for row, index in enumerate(reading.indices):
             alone = {name: value[row : row + 1] for name, value in observed.items()}
             draws = [key.generator("start", index, 0, start) for start in range(self.starts)]
+            nothing = reading.public_mean.expand(reading.examples, *reading.shape)
+            failed = Estimate(loss=np.nan, texts=nothing, labels=labels[row], steps=0, restarts=0)
             if not np.isfinite(zero := float(mismatch.distance.of_zero(alone))):
-                nothing = reading.public_mean.expand(reading.examples, *reading.shape)
-                estimates.append(Estimate(loss=np.nan, texts=nothing, labels=labels[row], steps=0, restarts=0))
+                estimates.append(failed)
                 continue
             fit = Fit.of(mismatch, alone, labels[row])
             if reading.description is None and reading.examples > 1:
@@ -81,7 +82,7 @@ class TokenMatching(Attack):
             else:
                 lists = [labels[row]] if known else label_lists(labels[row], reading.classes)
                 estimate = by_labels(fit, lists, zero, draws, budget.evaluations)
-            estimates.append(estimate)
+            estimates.append(estimate if np.isfinite(estimate.loss) else failed)
         steps = torch.tensor([each.steps for each in estimates])
         return Reconstruction(
             inputs=torch.stack([each.texts for each in estimates]).cpu().to(next(iter(observed.values())).dtype),

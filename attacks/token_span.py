@@ -27,6 +27,8 @@ _CLOSE = 4  # changed texts compared again in double precision, in single precis
 _STARTS = 8  # texts improved in parallel
 _MOVES = 32  # exchanges of a token tested exactly, by the derivative the best
 _WIDER = 4  # times as many, before a start is given up
+_LEAST = 0.01  # of the mean share outside, in a position: bounds the weights of positions
+_COMPLETIONS = 4  # of a text to each greater length, before a start is given up
 _NOTES = ("starts of the search for texts count as restarts; no gradient is matched",)
 
 
@@ -361,11 +363,25 @@ class _Search:
         filled = candidates.any(0)
         self._longest = int(filled.long().cumprod(0).sum())
         self._lists = [column.nonzero()[:, 0] for column in candidates.mT[: self._longest]]
+        self._weights = torch.ones(net.positions, dtype=torch.float64)
+        if self._longest:
+            self._weights = self._weights_of(torch.full((1, net.positions), PAD))
+
+    def _weights_of(self, empty: Tensor) -> Tensor:
+        """Return a weight for each position, (position,): random candidates then have equal losses on average. Without
+        weights, a text of only a first token that hardly changes between texts (such as [CLS]) is nearest."""
+        texts = self._completed(empty[0], 0, np.random.default_rng(0))
+        with torch.no_grad():
+            parts = [_squares(self._net, self._whole, part) for part in texts.split(_CHUNK)]
+        total = torch.cat([torch.nn.functional.pad(part, (0, texts.shape[1] - part.shape[1])) for part in parts]).sum(0)
+        mean = total / (texts != PAD).sum(0).clamp_min(1)
+        overall = mean[: self._longest].mean()
+        return overall / (mean + _LEAST * overall) if float(overall) > 0 else torch.ones_like(mean)
 
     def loss(self, texts: Tensor) -> Tensor:
         """Return the loss of each text in `texts` (text, position): (text,). The loss is the share of a token vector's
-        squared length outside the gradient's row space, averaged over the text's tokens."""
-        return _loss(self._net, self._whole, texts)
+        squared length outside the gradient's row space, averaged over the text's tokens with weights."""
+        return _loss(self._net, self._whole, texts, self._weights)
 
     def _nearest(self, moves: list[Tensor]) -> list[tuple[Tensor, Tensor]]:
         """Return the text with the lowest loss in each of `moves` (text, position), and its loss. Losses in single
@@ -373,7 +389,9 @@ class _Search:
         with torch.no_grad():
             texts = torch.cat(moves)
             order = (texts != PAD).sum(1).argsort()  # texts of equal length in a pass
-            rough = torch.cat([_loss(*self._rough, texts[part]) for part in order.split(_CHUNK)])[order.argsort()]
+            rough = torch.cat([_loss(*self._rough, texts[part], self._weights) for part in order.split(_CHUNK)])[
+                order.argsort()
+            ]
             each = zip(moves, rough.split([len(move) for move in moves]), strict=True)
             close = [move[loss.topk(min(_CLOSE, len(loss)), largest=False).indices] for move, loss in each]
             losses = self.loss(torch.cat(close)).split([len(move) for move in close])
@@ -441,15 +459,36 @@ class _Search:
             longer = text.repeat(len(following), 1)
             longer[:, length] = following
             moves.append(longer)
+        if wide:
+            moves.append(self._completed(text, length, random))
         return torch.cat(moves)
 
+    def _completed(self, text: Tensor, length: int, random: np.random.Generator) -> Tensor:
+        """Return `text` (position,) with its first `length` tokens and random candidates behind them, for each greater
+        length: (neighbour, position). A pretrained model's vectors may lie outside the row space until the text is
+        complete."""
+        ends = torch.arange(length, self._longest).repeat_interleave(_COMPLETIONS)
+        longer = text.repeat(len(ends), 1)
+        for position in range(length, self._longest):
+            choice = self._lists[position]
+            drawn = choice[torch.from_numpy(random.integers(len(choice), size=len(ends)))]
+            longer[:, position] = torch.where(ends >= position, drawn, PAD)
+        return longer
 
-def _loss(net: _Net, whole: _Outside, texts: Tensor) -> Tensor:
-    """Return the loss of each text in `texts` (text, position), in the precision of `net`: (text,)."""
+
+def _loss(net: _Net, whole: _Outside, texts: Tensor, weights: Tensor) -> Tensor:
+    """Return the loss of each text in `texts` (text, position), in the precision of `net`, with the `weights`
+    (position,): (text,)."""
+    squares = _squares(net, whole, texts)
+    return (squares * weights[: squares.shape[1]].to(squares)).sum(1) / (texts != PAD).sum(1)
+
+
+def _squares(net: _Net, whole: _Outside, texts: Tensor) -> Tensor:
+    """Return the share of each token's squared length outside the gradient's row space, for `texts` (text, position):
+    (text, position), 0 for padding, without the positions behind the longest text if `net.crops`."""
     present = texts != PAD
     if net.crops:
         longest = int(present.sum(1).max())
         texts, present = texts[:, :longest], present[:, :longest]
     vectors = net.inputs(whole.path, texts.to(net.table.dtype))[present]
-    squares = vectors.new_zeros(texts.shape).masked_scatter(present, whole.squares(vectors))
-    return squares.sum(1) / present.sum(1)
+    return vectors.new_zeros(texts.shape).masked_scatter(present, whole.squares(vectors))

@@ -144,6 +144,16 @@ def test_the_layers_are_found_in_a_model_of_another_layout() -> None:
     assert result.certificate is not None and float(result.certificate[0]) == 1
 
 
+def test_a_first_token_that_hardly_changes_does_not_end_the_search() -> None:
+    """[CLS] of a pretrained model: its vector is nearly in the row space, whatever follows."""
+    torch.manual_seed(0)
+    model = PreNorm(60, 12, 64)
+    with torch.no_grad():
+        model.words.weight[7] *= 8
+    sentences = ids([[7, 8, 9, 8, 7, 30], [7, 2, 3, 12, 13], [7, 50, 8, 40, 41, 42, 11]])
+    assert right(sentences[None].double(), attacked(read(model, sentences), starts=4)) == [3]
+
+
 def test_frozen_parameters_of_a_users_model_send_nothing() -> None:
     torch.manual_seed(0)
     model = api.build("tiny-transformer", shape=(12,), classes=2, params={"tokens": 60, "width": 64})
