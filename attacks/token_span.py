@@ -42,8 +42,8 @@ class TokenSpan(Attack):
       each A's gradient) and B (whose inputs have r values).
     - Next attention layer (without one, the layer with the greatest rank): h depends on the whole text. Exchanges of
       tokens improve texts made from the tokens that passed the first test, until all h lie in the row space. The
-      derivative of the distance to the row space by token vectors selects the exchanges. A text whose vectors all lie
-      in the row space is confirmed.
+      derivative of the distance to the row space by token vectors selects the exchanges. Positions have weights, so
+      that random texts of all lengths are equally near. A text whose vectors all lie in the row space is confirmed.
 
     Departures from DAGER: the search for texts is ours, in place of an enumeration. Query, key and value gradients are
     tested together, with biases. Directions of the vectors h in which no two texts differ are left out of the test. If
