@@ -17,7 +17,13 @@ from bench.record.schema import Record, TrainingResult
 
 SIZE = "full-size"  # presets with a paper's trainings at the paper's size: <paper>/full-size
 NEAR = 3.0  # difference of accuracies in points up to which two trainings agree
-ATTACKED = {"asr": "success rate", "psnr_db": "median PSNR in dB", "rmse": "median RMSE"}  # the first that a paper has
+ATTACKED = {
+    "asr": "success rate in %",
+    "psnr_db": "median PSNR in dB",
+    "rmse": "median RMSE",
+}  # the first that a paper has
+BESIDE = "trainings beside the tables"
+MOST = 24  # figures of an attack on the page
 FEW = 3  # claims whose verdicts stand on the page
 MARKS = {"agrees": "", "higher": " ▲", "lower": " ▼"}
 
@@ -61,6 +67,10 @@ def page(title: str, exports: Sequence[Export], remarks: str, claims: Sequence[t
         for name, places in export.tables.items():
             published = read(f"{export.matrix.partition('/')[0]}/{name}").published
             every.setdefault(name, []).extend(_lines(published, places, export.records))
+        placed = {place.record for places in export.tables.values() for place in places}
+        others = [Place(record=record.id) for record in export.records if record.id not in placed]
+        if others:
+            every.setdefault(BESIDE, []).extend(_lines((), others, export.records))
     counts = Counter(line.verdict for lines in every.values() for line in lines if line.verdict)
     said = ", ".join(f"{counts[word]} {word}{MARKS[word]}" for word in MARKS)
     sources = "docs/remarks/, docs/papers.toml or export a run again"
@@ -69,7 +79,7 @@ def page(title: str, exports: Sequence[Export], remarks: str, claims: Sequence[t
         "\n".join(f"- {_facts(export)}." for export in trained) + "\n" if trained else "",
         remarks,
         f"Accuracy in %, ours / paper; agrees: at most {NEAR:g} points apart. {sum(counts.values())} figures: {said}.\n"
-        if every
+        if counts
         else "",
         *(_section(name, lines) for name, lines in sorted(every.items(), key=lambda item: _order(item[0]))),
         *(_attacked(export) for export in exports),
@@ -113,10 +123,12 @@ def _attacked(export: Export) -> str:
     for row in shown:
         key = (names["attack"][row.attack], plain(names["defense"][row.defense]))
         column = row.dataset.partition(" (")[0] + (f", {row.point}" if len(points) > 1 else "")
-        cells.setdefault(key, {})[column] = f"{_measured(row, name)} / {_text(name, _figures(row)[name])}"
+        cells.setdefault(key, {})[column] = f"{_measured(row, name)}/{_text(name, _figures(row)[name])}"
     columns = dict.fromkeys(column for its in cells.values() for column in its)
     victims = ", ".join(dict.fromkeys(str(row.examples) for row in shown))
-    head = f"## {export.matrix}: {ATTACKED[name]}\n\nOurs / paper; {victims} victims.\n"
+    head = f"## {export.matrix}: {ATTACKED[name]}\n\nOurs/paper; {victims} victims.\n"
+    if sum(map(len, cells.values())) > MOST:
+        return f"## {export.matrix}\n\n{len(shown)} figures: the site's page of this preset.\n"
     lines = [[*key, *(its.get(column, "") for column in columns)] for key, its in cells.items()]
     return f"{head}\n{table(['attack', 'defense', *columns], lines)}"
 
@@ -131,7 +143,7 @@ def _measured(row: AttackRow, name: str) -> str:
 
 
 def _text(name: str, value: float) -> str:
-    return {"asr": f"{100 * value:.0f} %", "psnr_db": f"{value:.1f}"}.get(name, f"{value:.3f}")
+    return {"asr": f"{100 * value:.0f}", "psnr_db": f"{value:.1f}"}.get(name, f"{value:.3f}")
 
 
 def _order(name: str) -> tuple[str, int]:
@@ -160,10 +172,11 @@ def _lines(published: Sequence[PublishedFigures], places: Sequence[Place], recor
 def _section(name: str, lines: Sequence[Line]) -> str:
     """A table with a row for each defense and a column for each data set, and each setting if there are several."""
     names = distinct(entry_text(line.cell.defense) for line in lines)
-    settings = dict.fromkeys(_setting(line) for line in lines)
+    split = _split(lines)
+    settings = dict.fromkeys(_setting(line, partition=split) for line in lines)
     cells: dict[str, dict[str, str]] = {}
     for line in lines:
-        column = line.cell.dataset.name + (f", {_setting(line)}" if len(settings) > 1 else "")
+        column = line.cell.dataset.name + (f", {_setting(line, partition=split)}" if len(settings) > 1 else "")
         cells.setdefault(names[entry_text(line.cell.defense)], {})[column] = line.text
     columns = dict.fromkeys(column for its in cells.values() for column in its)
     rows = [[plain(defense), *(its.get(column, "") for column in columns)] for defense, its in cells.items()]
@@ -171,6 +184,13 @@ def _section(name: str, lines: Sequence[Line]) -> str:
     return f"## {title}\n\n{table(['defense', *columns], rows)}"
 
 
-def _setting(line: Line) -> str:
+def _setting(line: Line, *, partition: bool) -> str:
     federated = line.cell.federated
-    return f"N = {federated.clients}, K = {federated.per_round}"
+    return f"N = {federated.clients}, K = {federated.per_round}" + (f", {federated.partition}" if partition else "")
+
+
+def _split(lines: Sequence[Line]) -> bool:
+    """Whether a data set is trained under several partitions."""
+    return len({(line.cell.dataset.name, line.cell.federated.partition) for line in lines}) > len(
+        {line.cell.dataset.name for line in lines}
+    )

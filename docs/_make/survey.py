@@ -69,7 +69,7 @@ def _items(rated: Sequence[Rated], pages: Mapping[str, str]) -> str:
 def _where(each: Rated, pages: Mapping[str, str]) -> str:
     """Links to the records, else what serves the item at a smaller scale; what is lacking."""
     records = [f"[{name}]({pages[name]})" if name in pages else f"`{name}`" for name in each.sources]
-    code = [*(["code"] if each.item.code else []), *(["tests"] if each.item.tests else [])]
+    code = ["tests"] if each.item.tests else ["code"] if each.item.code else []
     smaller = [] if each.sources else [_smaller(name) for name in each.small]
     evidence = ", ".join(dict.fromkeys([*records, *code, *smaller]))
     lacking = f"open: {', '.join(each.item.lacking)}" if each.item.lacking else ""
