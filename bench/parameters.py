@@ -22,6 +22,7 @@ def parameter(
     low: float | None = None,
     high: float | None = None,
     above: float | None = None,
+    added: bool = False,
 ) -> Any:
     """Declare a parameter of an entry (attack, defense, data set or model) as a dataclass field.
 
@@ -29,9 +30,14 @@ def parameter(
     - `meaning`: text for `bench describe`.
     - `unit`: unit of the value; empty without a unit.
     - `source`: paper behind the default value, or "ours".
-    - `low`, `high`: inclusive bounds; `above`: exclusive lower bound. None is no bound."""
+    - `low`, `high`: inclusive bounds; `above`: exclusive lower bound. None is no bound.
+    - `added`: True for a parameter younger than published records. At its default, `values` leaves the parameter out,
+      so that the ids of earlier cells (experiments) stay."""
     bounds = {"low": low, "high": high, "above": above}
-    return dataclasses.field(default=default, metadata={"meaning": meaning, "unit": unit, "source": source, **bounds})
+    return dataclasses.field(
+        default=default,
+        metadata={"meaning": meaning, "unit": unit, "source": source, **bounds, **({"added": True} if added else {})},
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,11 +125,15 @@ def _adapter(entry: type, name: str) -> Any:
 
 
 def values(instance: Any) -> dict[str, Any]:
-    """Return all parameters, defaults included, of `instance` (an attack, defense, data set or model): parameter name →
-    JSON value."""
+    """Return all parameters of `instance` (an attack, defense, data set or model), defaults included: parameter name →
+    JSON value. A parameter declared as `added` is left out at its default."""
     if not dataclasses.is_dataclass(instance):
         return {}
-    current = {item.name: getattr(instance, item.name) for item in dataclasses.fields(instance) if item.init}
+    current = {
+        item.name: getattr(instance, item.name)
+        for item in dataclasses.fields(instance)
+        if item.init and not (item.metadata.get("added") and getattr(instance, item.name) == item.default)
+    }
     return {name: list(value) if isinstance(value, tuple) else value for name, value in current.items()}
 
 

@@ -10,7 +10,7 @@ from bench.defenses.fed_cdp import PLACEMENTS, Noise, divisor, of_examples
 from bench.defenses.schedules import AsPublished, Constant, Cyclic, Exponential, Linear, Schedule, Staircase
 from bench.defenses.strength import Strength
 from bench.defenses.transforms.clip import Clip
-from bench.defenses.transforms.sensitivity import SensitivityNoise
+from bench.defenses.transforms.sensitivity import SensitivityNoise, public_sensitivity
 from bench.parameters import parameter
 
 Decay = Literal["none", "linear", "staircase", "exponential", "cyclic", "as-published"]
@@ -51,8 +51,12 @@ class FedAlphaCdp(Defense):
         "max", "S: of the whole batch, or the authors' code's mean over examples", source=f"{_SOURCE}, §5.1"
     )
 
+    resilient: float | None = parameter(
+        None, "σ', the rule σ_0 ≥ Cσ'/S_dyn; none: σ_0 = σ", source=f"{_SOURCE}, §5.3, (1)", low=0, added=True
+    )
+
     def transforms(self, setting: Setting) -> StageTransforms:
-        clip = Clip(bound=self.clip, per="tensor" if self.clipping == "per-tensor" else "flat")
+        clip = self._clip()
         share = 1 / divisor(self.noise, setting)
         noise = SensitivityNoise(
             multiplier=self.schedule(setting), bound=self.clip, measure=self.measure, share=share, by=self.by
@@ -77,22 +81,40 @@ class FedAlphaCdp(Defense):
     def schedule(self, setting: Setting) -> Schedule:
         """Return the noise multiplier σ over time: a function of the round, or of the local step if `by` is "step".
         `setting`: the federated setting, with the numbers of rounds and steps. Raises `ValueError` if `final` is above
-        `sigma`, or 0 with the exponential decay."""
+        the first σ, or 0 with the exponential decay; with `resilient` also for the decay `as-published`, and without
+        public examples."""
         count = setting.rounds * (setting.steps if self.by == "step" else 1)
         if self.decay == "as-published":
+            if self.resilient is not None:
+                raise ValueError("resilient sets the first σ, and decay=as-published has its own; take another decay")
             return AsPublished(steps=count)
+        first = self.first(setting)
         if self.decay == "cyclic":
-            return Cyclic(initial=self.sigma, rounds=count, cycles=self.cycles)
-        fall = 1 - self.final / self.sigma if self.sigma else 0.0
+            return Cyclic(initial=first, rounds=count, cycles=self.cycles)
+        fall = 1 - self.final / first if first else 0.0
         if self.decay != "none" and fall < 0:
-            raise ValueError(f"final must be at most sigma={self.sigma:g} with a decay, got {self.final:g}")
+            raise ValueError(f"final must be at most sigma={first:g} with a decay, got {self.final:g}")
         if self.decay == "linear":
-            return Linear(initial=self.sigma, slope=fall / count)
+            return Linear(initial=first, slope=fall / count)
         if self.decay == "exponential":
-            if not self.final or not self.sigma:
+            if not self.final or not first:
                 raise ValueError("sigma and final must be above 0 with the exponential decay")
-            return Exponential(initial=self.sigma, decay=math.log(self.sigma / self.final) / count)
+            return Exponential(initial=first, decay=math.log(first / self.final) / count)
         if self.decay == "staircase":
             every = min(self.every, count)
-            return Staircase(initial=self.sigma, drop=fall * every / count, every=every)
-        return Constant(value=self.sigma)
+            return Staircase(initial=first, drop=fall * every / count, every=every)
+        return Constant(value=first)
+
+    def first(self, setting: Setting) -> float:
+        """Return σ_0, the first noise multiplier: `sigma`, or Cσ'/S_dyn if this is larger, with σ' = `resilient`. S_dyn
+        is the mean of S over batches of public examples in `setting`, at the initial weights. Raises `ValueError`
+        without public examples if `resilient` is set."""
+        if self.resilient is None:
+            return self.sigma
+        size = public_sensitivity(setting, self._clip(), self.measure)
+        if size is None:
+            raise ValueError("resilient measures S_dyn on public examples, and this training has none")
+        return max(self.sigma, self.clip * self.resilient / size) if size else self.sigma
+
+    def _clip(self) -> Clip:
+        return Clip(bound=self.clip, per="tensor" if self.clipping == "per-tensor" else "flat")

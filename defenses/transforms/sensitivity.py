@@ -6,14 +6,17 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from bench.defenses.base import AddedNoise, Context, Scaling, State, Tensors
+from bench.defenses.base import AddedNoise, Context, Scaling, Setting, State, Tensors
 from bench.defenses.ranges import at_least
 from bench.defenses.schedules import Schedule, value_at
+from bench.defenses.transforms.clip import Clip, clip_factors
 from bench.defenses.transforms.noise import Additive
 from bench.defenses.transforms.rows import norms, rescaled
+from bench.gradients import example_gradients, one_hot
 
 Measure = Literal["max", "mean-of-largest"]
 FLOOR, CAP = 0.1, 32.0  # limits in the authors' code
+_PUBLIC = 64  # public examples for S before a training, or a batch where it is larger
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,11 +85,38 @@ class SensitivityNoise(Additive):
         return density.reshape(next(iter(tensors.values())).shape[: context.lead])
 
     def _sensitivity(self, norms: Tensors) -> Tensor:
-        """Return the noise scale S, (client,), from `norms`, name → (client, example)."""
-        largest = torch.stack(tuple(norms.values())).amax(0)
-        return largest.amax(1) if self.measure == "max" else largest.mean(1).clamp(FLOOR, CAP)
+        return scale_of(norms, self.measure)
 
     def _sigma(self, context: Context) -> float:
         steps = context.setting.steps
         at = context.round if self.by == "round" else context.round * steps + context.step
         return at_least("noise multiplier", value_at(self.multiplier, at))
+
+
+def scale_of(norms: Tensors, measure: Measure) -> Tensor:
+    """Return the noise scale S of each batch, (client,), from the examples' tensor `norms`, name → (client, example).
+    `measure`: rule for S, as in `SensitivityNoise`."""
+    largest = torch.stack(tuple(norms.values())).amax(0)
+    return largest.amax(1) if measure == "max" else largest.mean(1).clamp(FLOOR, CAP)
+
+
+def public_sensitivity(setting: Setting, clip: Clip, measure: Measure) -> float | None:
+    """Return S_dyn, the noise scale S before a training: the mean over batches of public examples, from their clipped
+    gradients at the initial weights. None without public examples.
+
+    - `setting`: the federated setting, with the public examples and the batch size.
+    - `clip`: clip of an example's gradient, with a constant bound.
+    - `measure`: rule for S, as in `SensitivityNoise`."""
+    public = setting.public
+    batches = 0 if public is None else min(len(public.inputs), max(_PUBLIC, setting.batch)) // setting.batch
+    if public is None or not batches:
+        return None
+    count = batches * setting.batch
+    weights = dict(public.weights)
+    inputs = public.inputs[:count].to(next(iter(weights.values())))
+    targets = one_hot(public.labels[:count].to(inputs.device), public.classes, inputs.dtype)
+    gradients = example_gradients(public.model, weights, inputs, targets)
+    sizes = {name: value.unflatten(0, (batches, setting.batch)) for name, value in norms(gradients, 1).items()}
+    assert not callable(clip.bound)
+    factors = clip_factors(sizes, clip.bound, clip.per)
+    return float(scale_of({name: size * factors[name] for name, size in sizes.items()}, measure).mean())
