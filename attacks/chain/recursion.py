@@ -79,9 +79,9 @@ def _of_length(kernel: Tensor, table: Tensor, label: int) -> Tensor:
     logits = kernel @ (table.T @ direction)  # of a k with length 1; a length s gives logits / s
 
     def off(size: float) -> Tensor:
-        off = (logits / size).softmax(0) - size * direction
-        off[label] -= 1
-        return off
+        gap: Tensor = (logits / size).softmax(0) - size * direction
+        gap[label] -= 1
+        return gap
 
     largest = 1 / max(float(-direction[label]), 1e-300)
     sizes = torch.logspace(-12, 0, _SIZES, dtype=torch.float64) * largest
@@ -91,8 +91,9 @@ def _of_length(kernel: Tensor, table: Tensor, label: int) -> Tensor:
         for at in range(_SIZES - 1)
         if at_label[at] * at_label[at + 1] < 0
     ]
-    best = min(found or sizes.tolist(), key=lambda size: float(off(size).square().sum()))
-    return best * direction
+    best: float = min(found or sizes.tolist(), key=lambda size: float(off(size).square().sum()))
+    k: Tensor = best * direction
+    return k
 
 
 def _layer(
@@ -140,7 +141,7 @@ def _well_conditioned(triangle: Tensor) -> bool:
         growth = float(vector.norm())  # tends to the smallest singular value's square, inverted
         if not growth < float("inf"):
             return False
-    return growth**-0.5 > _CUT * float(triangle.norm())
+    return float(growth**-0.5) > _CUT * float(triangle.norm())
 
 
 def _of(gradient: Tensors, layer: Affine, name: str) -> Tensor:
