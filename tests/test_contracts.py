@@ -49,11 +49,22 @@ LIKE_CPL = {"dlg", "idlg", "gradinv", "demix"}  # other parts in the same engine
 LIKE_CNN = {"convnet8"}  # more of the same layers
 # Contracts left to `tox -e full`: dp-sgd (clip, noise on the step) and fed-sdp (on the server) keep them by default
 # for the same transforms; censor runs the model for each draw.  Draws are tested for ldp-fl in tests/test_reports.py,
-# for niss in tests/test_shares.py, for qsgd and secure-aggregation in tests/test_compression.py, for
-# nvflare-svt in tests/test_framework_defenses.py.
+# for niss in tests/test_shares.py, for qsgd and secure-aggregation in tests/test_compression.py, for priv-unit in
+# tests/test_local_reports.py, for nvflare-svt in tests/test_framework_defenses.py.
 OF_DRAWS = {"noise", "law", "draws"}
 LATER = dict.fromkeys(
-    ("adaclip", "fed-alpha-cdp", "fed-cdp", "ldp-fl", "niss", "nvflare-svt", "qsgd", "quantile", "secure-aggregation"),
+    (
+        "adaclip",
+        "fed-alpha-cdp",
+        "fed-cdp",
+        "ldp-fl",
+        "niss",
+        "nvflare-svt",
+        "priv-unit",
+        "qsgd",
+        "quantile",
+        "secure-aggregation",
+    ),
     OF_DRAWS,
 ) | {"censor": OF_DRAWS | {"rounds"}}
 # All contracts in `tox -e full` only: fed-split is fed-cdp and fed-sdp together, local-dp-mod is fed-sdp with another

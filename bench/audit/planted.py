@@ -208,7 +208,7 @@ def _stated(subject: Subject, delta: float, *, one_report: bool) -> float | None
     apply."""
     mechanism, setting = subject.mechanism, subject.trial.stages.setting
     if isinstance(mechanism, Reports):
-        return mechanism.epsilon * (1 if one_report else _coordinates(subject.trial))
+        return mechanism.epsilon * (1 if one_report else mechanism.count(_coordinates(subject.trial)))
     if not mechanism.paper or not delta or not mechanism.sigmas[0]:
         return None
     steps = 1 if mechanism.unit == "client" else setting.steps

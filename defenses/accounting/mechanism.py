@@ -54,6 +54,12 @@ class Reports:
     sender; `named`, a client's vector with its sender."""
     unit: Unit = "client"
     """Protected unit: a client."""
+    whole: bool = False
+    """True if a client's message with all coordinates is a single report."""
+
+    def count(self, coordinates: int) -> int:
+        """Return the number of reports in a client's message with `coordinates` coordinates."""
+        return 1 if self.whole else coordinates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
