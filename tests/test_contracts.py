@@ -49,12 +49,13 @@ LIKE_CPL = {"dlg", "idlg", "gradinv", "demix"}  # other parts in the same engine
 LIKE_CNN = {"convnet8"}  # more of the same layers
 # Contracts left to `tox -e full`: dp-sgd (clip, noise on the step) and fed-sdp (on the server) keep them by default
 # for the same transforms; censor runs the model for each draw.  Draws are tested for ldp-fl in tests/test_reports.py,
-# for niss in tests/test_shares.py, for qsgd and secure-aggregation in tests/test_compression.py, for priv-unit in
-# tests/test_local_reports.py, for nvflare-svt in tests/test_framework_defenses.py.
+# for niss in tests/test_shares.py, for qsgd and secure-aggregation in tests/test_compression.py, for priv-unit
+# and cldp in tests/test_local_reports.py, for nvflare-svt in tests/test_framework_defenses.py.
 OF_DRAWS = {"noise", "law", "draws"}
 LATER = dict.fromkeys(
     (
         "adaclip",
+        "cldp",
         "fed-alpha-cdp",
         "fed-cdp",
         "ldp-fl",

@@ -1,4 +1,4 @@
-"""PrivUnit: the cap, the mean, one length and the density, in closed form; ε of a message."""
+"""PrivUnit and CLDP: no bias or the stated one, lengths, and likelihood ratios within e^ε, in closed form."""
 
 import math
 
@@ -14,7 +14,9 @@ from bench.cell import Federated
 from bench.contracts.situations import setting_of
 from bench.defenses.accounting import local
 from bench.defenses.base import Context
+from bench.defenses.cldp import Cldp
 from bench.defenses.priv_unit import PrivUnit
+from bench.defenses.transforms.exponential import ExponentialReports
 from bench.defenses.transforms.priv_unit import UnitReports, _places, cap_of, log_share
 from bench.federated.draws import KeyedDraws
 
@@ -24,6 +26,9 @@ SETTING = setting_of(Federated(), rounds=3)
 def _context(seed: int = 0) -> Context:
     draws = KeyedDraws(seed=seed, fields=(), rows=((0,),))
     return Context(lead=1, stage="client", round=0, step=0, setting=SETTING, draws=draws)
+
+
+# ------------------------------------------------------------------ PrivUnit
 
 
 @pytest.mark.parametrize(("dimension", "least"), [(2, 0.3), (50, 0.0), (50, 0.9), (7000, 0.05), (7000, 0.6)])
@@ -97,3 +102,41 @@ def test_epsilon_of_priv_unit_is_of_a_message_and_adds_up() -> None:
     paper, valid = local.released(reports, rounds=3, coordinates=700)
     assert (paper.epsilon, valid.epsilon, valid.delta) == (6.0, 18.0, 0.0)
     assert local.at_tap(reports, coordinates=700, observations=2).epsilon == 12.0
+
+
+# ------------------------------------------------------------------ CLDP
+
+
+def _chances(transform: ExponentialReports, x: float) -> torch.Tensor:
+    """The probabilities of all reports, by the definition."""
+    grid = torch.linspace(-transform.radius, transform.radius, transform.levels, dtype=torch.float64)
+    return (-transform.epsilon * (x - grid).abs() / (4 * transform.radius)).softmax(0)
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 20.0])
+def test_ratios_of_cldp_stay_within_the_distance(epsilon: float) -> None:
+    (transform,) = Cldp(epsilon=epsilon, radius=0.5, levels=11).transforms(SETTING)["client"]
+    xs = np.linspace(-0.5, 0.5, 21)
+    logs = torch.stack([_chances(transform, float(x)).log() for x in xs])
+    apart = torch.from_numpy(np.abs(xs[:, None] - xs))
+    assert bool(((logs[:, None] - logs).amax(2) <= epsilon * apart + 1e-12).all())
+
+
+def test_reports_of_cldp_have_the_stated_law_mean_and_likelihood() -> None:
+    """20 000 draws at each of five values, two beyond the range, within five standard errors."""
+    transform = ExponentialReports(epsilon=8.0, radius=0.5, levels=6)
+    x = torch.tensor([-2.0, -0.33, 0.0, 0.2, 0.9], dtype=torch.float64)
+    given = {"w": x.expand(20000, 5)}
+    sent = transform.apply(given, _context())["w"]
+    mean = transform.expected(given, {}, _context())[0]["w"][0]
+    grid = torch.linspace(-0.5, 0.5, 6, dtype=torch.float64)
+    for at, value in enumerate(x.clamp(-0.5, 0.5).tolist()):
+        chances = _chances(transform, value)
+        counts = (sent[:, at, None] - grid).abs().argmin(1).bincount(minlength=6) / 20000
+        assert bool(((counts - chances).abs() <= 5 * (chances * (1 - chances) / 20000).sqrt()).all())
+        assert float(mean[at]) == pytest.approx(float(chances @ grid), abs=1e-12)
+    first = {"w": mean[None]}
+    for report in range(6):
+        seen = {"w": grid[report].expand(1, 5)}
+        wanted = sum(math.log(float(_chances(transform, v)[report])) for v in x.clamp(-0.5, 0.5).tolist())
+        assert float(transform.log_likelihood(first, seen, _context())) == pytest.approx(wanted, abs=1e-3)
