@@ -171,7 +171,8 @@ def _lines(published: Sequence[PublishedFigures], places: Sequence[Place], recor
 
 def _section(name: str, lines: Sequence[Line]) -> str:
     """A table with a row for each defense and a column for each data set, and each setting if there are several."""
-    names = distinct(entry_text(line.cell.defense) for line in lines)
+    texts = [entry_text(line.cell.defense) for line in lines]
+    names = {text: text for text in texts} if name == BESIDE else distinct(texts)
     split = _split(lines)
     settings = dict.fromkeys(_setting(line, partition=split) for line in lines)
     cells: dict[str, dict[str, str]] = {}
