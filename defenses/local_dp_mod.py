@@ -1,6 +1,6 @@
 """Flower's LocalDpMod: clip a client's update, and add Gaussian noise for a stated sensitivity."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bench.defenses.accounting.composition import classic
 from bench.defenses.accounting.mechanism import Mechanism
@@ -54,4 +54,5 @@ class LocalDpMod(Defense):
                 f"{2 * self.clipping_norm:g}"
             )
         sigmas = (self.deviation / self.clipping_norm,) * setting.rounds
-        return of_updates(sigmas, setting, at="client", noise="each", paper=False, caveats=(stated,))
+        found = of_updates(sigmas, setting, at="client", noise="each", paper=False, caveats=(stated,))
+        return replace(found, stated=self.epsilon)

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from bench.errors import BenchError
+from bench.leaderboard.forms.numbers import NONE, epsilon
 from bench.record.groups import grouped
 from bench.record.tradeoff import LEVELS, NAMED, PROVED, PROVED_ALL, RECONSTRUCTED, AtLevel, Row, Tradeoff
 
@@ -14,6 +15,7 @@ LISTENERS = {
     "server": ("type-0", "the update at the server"),
     "mean": ("aggregate", "the mean of the clients of a round"),
 }
+READING = "ε of a reading: stated / valid / audited ≥"  # a column's head
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +156,19 @@ def ceilings(row: Row, at: AtLevel) -> str:
     return f"≤ {at.ceiling:.1%}{every}"
 
 
+def epsilons(tradeoff: Tradeoff, row: Row, at: AtLevel) -> str:
+    """Format ε of a single reading (observed update) for a table, such as `4.2 / 7.69 / ≥ 6.13`: as the defense's paper
+    or library states it, as the harness proves it, and the audited lower bound. A dash stands for a missing figure;
+    a single dash if all are missing.
+
+    - `tradeoff`: accuracy and leakage of each family, with audits.
+    - `row`, `at`: figures of the defense, and its figures at a strength."""
+    audit = tradeoff.audit(row, setting(row, at))
+    if audit is None:
+        return NONE if at.epsilon is None else f"{NONE} / {epsilon(at.epsilon)} / {NONE}"
+    return f"{epsilon(audit.stated)} / {epsilon(audit.valid)} / ≥ {epsilon(audit.proven)}"
+
+
 def worst(at: AtLevel) -> float:
     """Return the largest measured leakage of a defense at a strength: the share of named examples (at level L3: of
     reconstructed examples), in [0, 1]. Measurements are in the first round, and at trained weights if these were
@@ -239,6 +254,36 @@ def findings_of(tradeoff: Tradeoff, ranked: Sequence[Standing]) -> Iterator[str]
             )
     else:
         yield "ε proves L1 for no family with a useful accuracy."
+    yield from _audit_findings(tradeoff, hidden)
     later = sorted(one.row.family for one in ranked if (at := one.row.at("L1")) is not None and at.leaks_later)
     if later:
         yield f"at trained weights more than L1 is named: {', '.join(later)}."
+
+
+def _audit_findings(tradeoff: Tradeoff, hidden: Sequence[Standing]) -> Iterator[str]:
+    """Yield sentences on the stated, valid and audited ε of the families `hidden`, which meet L1."""
+    if not tradeoff.audits:
+        return
+    settings = [(one.row, setting(one.row, one.at[NAMED[0]])) for one in hidden]
+    found = [(row, audit) for row, text in settings if (audit := tradeoff.audit(row, text)) is not None]
+    if refuted := [audit.setting for _, audit in found if audit.refuted]:
+        yield f"the audit refutes the valid ε of {', '.join(refuted)}."
+    exceeded = [
+        f"{_short(row)} (stated {epsilon(audit.stated)}, audited ≥ {epsilon(audit.proven)})"
+        for row, audit in found
+        if audit.stated is not None and audit.proven > audit.stated
+    ]
+    if exceeded:
+        above = "the audited ε of a reading, for a replacement, is above the stated ε, often for addition or removal"
+        yield f"{above}: {', '.join(exceeded)}."
+    for row, audit in found:
+        if audit.stated is not None and audit.valid is None:
+            yield f"{_short(row)} states ε {epsilon(audit.stated)} for a reading, and has no valid ε: {audit.absent}."
+    stated = {id(row) for row, audit in found if audit.stated is not None}
+    bare = [one.row for one in hidden if one.at[NAMED[0]].epsilon is None and id(one.row) not in stated]
+    if bare:
+        yield f"no ε is stated or valid: {', '.join(sorted(map(_short, bare)))}."
+
+
+def _short(row: Row) -> str:
+    return row.family.partition("(")[0]

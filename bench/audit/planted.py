@@ -204,11 +204,13 @@ def _proved(subject: Subject, point: Point) -> tuple[Any, str | None]:
 
 
 def _stated(subject: Subject, delta: float, *, one_report: bool) -> float | None:
-    """Return ε as the paper counts for a round in which the row takes part; None if the paper's count does not
-    apply."""
+    """Return ε as the paper or the library counts for a round in which the row takes part; None if neither count
+    applies."""
     mechanism, setting = subject.mechanism, subject.trial.stages.setting
     if isinstance(mechanism, Reports):
         return mechanism.epsilon * (1 if one_report else mechanism.count(_coordinates(subject.trial)))
+    if mechanism.stated is not None:
+        return mechanism.stated
     if not mechanism.paper or not delta or not mechanism.sigmas[0]:
         return None
     steps = 1 if mechanism.unit == "client" else setting.steps

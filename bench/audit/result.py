@@ -31,7 +31,7 @@ class Audit:
     worlds: str
     """The difference between the two data sets, in words."""
     stated: float | None
-    """ε for a single round by the accounting of the defense's paper; None: the paper's accounting does not apply, or
+    """ε for a single round by the accounting of the defense's paper or library; None: no such accounting applies, or
     the pipeline is no registered defense."""
     claim: Claim | None
     """The claim under audit: the valid ε of a registered defense, or the caller's claim; None: no claim."""

@@ -55,7 +55,7 @@ def command(
 
     Columns: kept, the share of the undefended accuracy; named, in the first round; later, halfway through the training;
     any attacker, the largest share that ε allows, with a single reading (observed update) of a client and with all its
-    readings.
+    readings; ε of a reading as the paper states it, as it is proved, and a lower bound from `bench audit --board`.
 
     \b
     bench advise --listener server --accuracy-loss 3
@@ -116,7 +116,15 @@ def show(tradeoff: "Tradeoff", listener: str, level: str, loss: float | None = N
         chosen = ranked if loss is None else board.advised(ranked, level, loss)
         if chosen:
             leaked = f"{board.leakage(level)}, later, %"
-            heads = ["rank", f"defense at {level}", "kept", leaked, "any attacker", "L1 proved"]
+            heads = [
+                "rank",
+                f"defense at {level}",
+                "kept",
+                leaked,
+                "any attacker",
+                board.READING.replace(": ", ":\n"),
+                "L1 proved",
+            ]
             common.print_table(heads, [_line(tradeoff, each, level) for each in chosen])
         else:
             click.echo(f"no family reaches {level} with a loss of at most {loss:g} points")
@@ -157,13 +165,14 @@ def _line(tradeoff: "Tradeoff", each: "Standing", level: str) -> tuple[str, ...]
 
     at = each.at.get(level)
     if at is None:
-        return ("·", each.row.family, "–", board.reason(each.row, level), "", "")
+        return ("·", each.row.family, "–", board.reason(each.row, level), "", "", "")
     return (
         str(each.rank),
         board.setting(each.row, at),
         f"{each.kept[level]:.1%}",
         bracketed(at.share, at.low, at.high) + ("" if at.trained is None else f"\n{bracketed(*at.trained)}"),
         board.ceilings(each.row, at).replace(", ", "\n"),
+        board.epsilons(tradeoff, each.row, at),
         "\n".join(dict.fromkeys(board.proof(tradeoff, each.row, name) for name in (PROVED, PROVED_ALL))),
     )
 
@@ -180,8 +189,19 @@ def _json(tradeoff: "Tradeoff", point: str) -> dict[str, Any]:
                 "family": each.row.family,
                 "rank": each.rank,
                 "levels": {name: {**asdict(at), "kept": each.kept[name]} for name, at in each.at.items()},
+                "audit": _audit(tradeoff, each),
             }
             for each in ranked
         ]
         for (dataset, model), ranked in board.standings(tradeoff, point).items()
     }
+
+
+def _audit(tradeoff: "Tradeoff", each: "Standing") -> dict[str, Any] | None:
+    from dataclasses import asdict
+
+    from bench.leaderboard import tradeoff as board
+
+    at = each.at.get("L1")
+    found = None if at is None else tradeoff.audit(each.row, board.setting(each.row, at))
+    return None if found is None else asdict(found)

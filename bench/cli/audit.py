@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -42,6 +43,12 @@ if TYPE_CHECKING:
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the runs.")
 @click.option("--epsilon", type=float, help="ε that the pipeline claims at δ.")
 @click.option("--multiplier", type=float, help="Noise deviation over sensitivity that the pipeline claims (Gaussian).")
+@click.option(
+    "--board",
+    type=common.PATH,
+    metavar="FOLDER",
+    help="Audit the defenses of the trade-off in FOLDER (a run of `bench calibrate`) at L1; resumable.",
+)
 @click.option("--score", metavar="FILE.py:FUNCTION", help="Exact likelihood ratio of the pipeline [default: learned].")
 @common.json_flag
 def command(
@@ -53,6 +60,7 @@ def command(
     seed: int,
     epsilon: float | None,
     multiplier: float | None,
+    board: Path | None,
     score: str | None,
     as_json: bool,
 ) -> None:
@@ -61,21 +69,28 @@ def command(
     For a defense, the worlds differ in worst-case gradients in a round of the bench. A PIPELINE is a function of the
     world (0 or 1) and a seed that returns all released arrays. Exit code 1: a bound refutes the valid or claimed ε.
 
+    --board writes audits.json beside the trade-off, and `bench advise` shows these figures.
+
     \b
     bench audit --defense dp-sgd:sigma=1
     bench audit --plugin my_defense.py --defense my-defense
     bench audit my_loop.py:step --multiplier 1
+    bench audit --board runs/tradeoff --runs 5000
     """
     from bench.audit.measure import Plan
     from bench.errors import BenchError
 
     claims = {"--epsilon": epsilon, "--multiplier": multiplier, "--score": score}
     given = [option for option, value in claims.items() if value is not None]
+    if board is not None and (pipeline is not None or defenses or given):
+        raise BenchError("--board audits the defenses of a trade-off; give no pipeline, --defense or claim")
     if pipeline is not None and defenses:
         raise BenchError("give a pipeline or --defense, not both")
     if pipeline is None and given:
         raise BenchError(f"{given[0]} belongs to a pipeline; a defense states its own claim")
     plan = Plan(runs=runs, delta=delta, confidence=confidence, seed=seed)
+    if board is not None:
+        sys.exit(_board(board, plan, as_json))
     if pipeline is not None:
         audits = [_pipeline(pipeline, plan, epsilon=epsilon, multiplier=multiplier, score=score)]
     else:
@@ -125,6 +140,25 @@ def _defenses(typed: Sequence[str], plan: "Plan") -> "list[Audit]":
         with _bar(plan.runs) as tick:
             audits += planted.audit_defense(subject, pipeline, places, plan, tick)
     return audits
+
+
+def _board(folder: Path, plan: "Plan", as_json: bool) -> bool:
+    """Audit the defenses of the trade-off in `folder`; return whether a bound refutes a valid ε."""
+    from dataclasses import asdict
+
+    from bench.audit.board import audit_board
+    from bench.audit.result import VIOLATED
+    from bench.record import audits, tradeoff
+
+    found = audit_board(folder, tradeoff.read(folder), plan, lambda line: click.echo(line, err=True))
+    if as_json:
+        common.print_json([asdict(each) for each in found])
+    else:
+        click.echo(f"written: {folder / audits.FILE}, {len(found)} audits")
+    for each in found:
+        if each.refuted:
+            click.echo(f"{VIOLATED}: {each.setting} at {each.point}: {each.proven:.3g} > {each.valid:.3g}", err=True)
+    return any(each.refuted for each in found)
 
 
 def _subjects(typed: Sequence[str]) -> "Iterator[Subject]":

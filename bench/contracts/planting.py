@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from bench.contracts.trials import CLIENTS, Trial
+from bench.contracts.trials import Trial
 from bench.defenses.base import Draws
 from bench.defenses.transforms.rows import norms
 from bench.federated.stages import DrawKey
@@ -71,7 +71,7 @@ def shown_from(
             stage,
             current,
             key,
-            () if stage == "aggregate" else CLIENTS,
+            () if stage == "aggregate" else trial.clients,
             draws,
             norms=left,
             weights=trial.weights,

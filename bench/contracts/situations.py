@@ -1,9 +1,9 @@
 """Small federated settings and readings for contracts, from two data sets without files, in float64."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -38,10 +38,13 @@ def data(name: str = "digits") -> Data:
     return load(registry.instance("datasets", name, {}), name)
 
 
-def model(name: str = "dlg-lenet", dataset: str = "digits") -> tuple[nn.Module, dict[str, Tensor]]:
+def model(
+    name: str = "dlg-lenet", dataset: str = "digits", params: Mapping[str, Any] | None = None
+) -> tuple[nn.Module, dict[str, Tensor]]:
     """Build the model `name` for the data set `dataset`, for contracts (tests of entries' promises). Return the module
-    in eval mode, and its initial weights, name → (*shape), both in float64."""
-    architecture: Model = registry.instance("models", name, _SMALLER.get(name, {}))
+    in eval mode, and its initial weights, name → (*shape), both in float64. `params` are the model's parameters, None
+    its defaults."""
+    architecture: Model = registry.instance("models", name, dict(_SMALLER.get(name, {}) if params is None else params))
     source = data(dataset)
     module = architecture.build(source.shape, source.classes).eval()
     weights = architecture.initial(module, 0)

@@ -2,11 +2,12 @@
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -53,6 +54,10 @@ class Trial:
         return run_round(self.module, self.weights, self.batches, self.federated, chosen, draw_key, classes=10)
 
     @property
+    def clients(self) -> tuple[int, ...]:
+        return self.batches.clients
+
+    @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         return {name: tuple(value.shape) for name, value in self.weights.items()}
 
@@ -64,7 +69,7 @@ class Trial:
         for step in range(self.federated.steps):
             x, y = self.batches.inputs[:, step], self.batches.labels[:, step]
             key = DrawKey(seed=3, draw=0, round=0, step=step)
-            *mixed, now = now.trained_on(x, one_hot(y, 10, x.dtype), key, CLIENTS, weights=self.weights)
+            *mixed, now = now.trained_on(x, one_hot(y, 10, x.dtype), key, self.clients, weights=self.weights)
             parts.append(mixed)
         inputs, targets = (torch.stack(each, 1) for each in zip(*parts, strict=True))
         return inputs, targets
@@ -99,7 +104,7 @@ class Trial:
         tensors: Tensors,
         *,
         draw: int = 0,
-        clients: tuple[int, ...] = CLIENTS,
+        clients: tuple[int, ...] | None = None,
         step: int = 0,
         draws: Draws | None = None,
     ) -> dict[str, Tensor]:
@@ -108,11 +113,12 @@ class Trial:
         their norms.
 
         - `draw`: number of the random draws; `draws`: source of random numbers, None draws by a key.
-        - `clients`: numbers of the clients on the first axis.
+        - `clients`: numbers of the clients on the first axis; None: all clients.
         - `step`: number of the local step."""
         draw_key, left, each = DrawKey(seed=3, draw=draw, round=0, step=step), None, None
+        clients = self.clients if clients is None else clients
         if stage == "step":
-            each = {name: value[_places(clients)] for name, value in self.at("example").items()}
+            each = {name: value[self._places(clients)] for name, value in self.at("example").items()}
             left = norms(each, 2)
         return self.stages.apply(
             stage,
@@ -126,11 +132,13 @@ class Trial:
             local=self.local(stage, clients, tensors),
         )[0]
 
-    def local(self, stage: Stage, clients: tuple[int, ...] = CLIENTS, tensors: Tensors | None = None) -> Local | None:
+    def local(
+        self, stage: Stage, clients: tuple[int, ...] | None = None, tensors: Tensors | None = None
+    ) -> Local | None:
         """Return the model, weights and data of a local step, which a transform (a function on tensors) at `stage` may
         read; None for stages outside local steps.
 
-        - `clients`: numbers of the clients.
+        - `clients`: numbers of the clients; None: all clients.
         - `tensors`: gradients at stage `example`, name → (client, example, *shape): the data are then the examples of
           these gradients only. None: the whole batch."""
         if stage not in STEP_STAGES:
@@ -138,13 +146,16 @@ class Trial:
         examples = self.federated.batch
         if stage == "example" and tensors is not None:
             examples = next(iter(tensors.values())).shape[1]
-        rows = _places(clients)
+        rows = self._places(self.clients if clients is None else clients)
         return Local(
             model=self.module,
             weights={n: v.expand(len(rows), *v.shape) for n, v in self.weights.items()},
             inputs=self.batches.inputs[rows, 0, :examples],
             labels=self.batches.labels[rows, 0, :examples],
         )
+
+    def _places(self, clients: tuple[int, ...]) -> list[int]:
+        return [self.clients.index(client) for client in clients]
 
     @property
     def wired(self) -> tuple[Stage, ...]:
@@ -161,27 +172,42 @@ def trial_of(defense: Defense, *, steps: int = 1, batch: int = 3) -> Trial:
     return _kept_trial(defense, steps, batch)
 
 
-def _places(clients: tuple[int, ...]) -> list[int]:
-    return [CLIENTS.index(client) for client in clients]
-
-
 def federated_of(steps: int, batch: int) -> Federated:
     return Federated(algorithm="fedsgd" if steps == 1 else "fedavg", clients=12, per_round=3, steps=steps, batch=batch)
 
 
 def _new_trial(defense: Defense, steps: int, batch: int) -> Trial:
-    federated = federated_of(steps, batch)
-    module, weights = model()
-    shape = (len(CLIENTS), steps, batch)
+    return trial_in(defense, federated_of(steps, batch), clients=CLIENTS)
+
+
+def trial_in(
+    defense: Defense,
+    federated: Federated,
+    *,
+    clients: tuple[int, ...],
+    rounds: int = 2,
+    network: str = "dlg-lenet",
+    params: Mapping[str, Any] | None = None,
+) -> Trial:
+    """Return a federated round with `defense` on the data set digits, for tests of the defense; large rounds repeat
+    examples. Raises `ValueError` if the defense refuses this setting.
+
+    - `federated`: the federated setting, with local steps and batch.
+    - `clients`: numbers of the clients in the round.
+    - `rounds`: number of rounds of the training to which the round belongs.
+    - `network`, `params`: name and parameters of the model; None: its default parameters."""
+    module, weights = model(network, params=params)
+    shape = (len(clients), federated.steps, federated.batch)
     training = data().training
     count = math.prod(shape)
+    rows = np.arange(count) % len(training)
     batches = Batches(
-        clients=CLIENTS,
-        inputs=torch.from_numpy(training.floats(slice(0, count))).double().reshape(*shape, *data().shape),
-        labels=torch.from_numpy(training.labels[:count]).reshape(shape),
+        clients=clients,
+        inputs=torch.from_numpy(training.floats(rows)).double().reshape(*shape, *data().shape),
+        labels=torch.from_numpy(training.labels[rows]).reshape(shape),
     )
     shapes = {name: tuple(value.shape) for name, value in weights.items()}
-    chosen = stages(defense, setting_of(federated), shapes)
+    chosen = stages(defense, setting_of(federated, rounds=rounds), shapes)
     return Trial(federated=federated, module=module, weights=weights, batches=batches, stages=chosen)
 
 

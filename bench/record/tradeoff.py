@@ -9,6 +9,8 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from bench.errors import RecordError
+from bench.record import audits
+from bench.record.audits import Audited
 from bench.record.files import write_atomically
 
 FILE = "tradeoff.json"
@@ -188,6 +190,14 @@ class Tradeoff:
     guess."""
     rows: tuple[Row, ...]
     """Families, each for every listener whose reading it changes."""
+    audits: tuple[Audited, ...] = ()
+    """Measured lower bounds of ε at level L1; empty without audits. The file beside the trade-off has these."""
+
+    def audit(self, row: Row, setting: str) -> Audited | None:
+        """Return the audit of a defense with its parameters, `setting`, such as `dp-sgd:clip=0.5,sigma=1.24`, at the
+        interception point of `row`; None if not audited."""
+        key = (row.dataset, row.model, row.point, setting)
+        return next((each for each in self.audits if key == each.key), None)
 
     def undefended_mean(self, dataset: str, model: str) -> float:
         """Return the mean undefended test accuracy over seeds, for the names of a `dataset` and a `model`."""
@@ -230,15 +240,15 @@ def permitted(level: str, chance: float) -> float:
 
 
 def write(run: Path, result: Tradeoff) -> Path:
-    """Write the trade-off `result` into the run folder `run`, and return the file's path."""
+    """Write the trade-off `result` into the run folder `run`, without its audits, and return the file's path."""
     path = run / FILE
-    write_atomically(path, _TRADEOFF.dump_json(result, indent=1) + b"\n")
+    write_atomically(path, _TRADEOFF.dump_json(result, indent=1, exclude={"audits"}) + b"\n")
     return path
 
 
 def read(path: Path) -> Tradeoff:
-    """Read a trade-off from the file `path`, or from the trade-off file in the folder `path`. Raises `RecordError` for
-    a missing file or other content."""
+    """Read a trade-off from the file `path`, or from the trade-off file in the folder `path`, with the audits in the
+    same folder. Raises `RecordError` for a missing file or other content."""
     path = path / FILE if path.is_dir() else path
     try:
         found = _TRADEOFF.validate_json(path.read_bytes())
@@ -249,7 +259,7 @@ def read(path: Path) -> Tradeoff:
     for key in (federation(row.dataset, row.model) for row in found.rows):
         if key not in found.undefended or key not in found.commonest:
             raise RecordError(f"{path}: no undefended accuracy of {key}; run `bench calibrate` again")
-    return found
+    return replace(found, audits=audits.read(path.parent))
 
 
 def joined(results: Iterable[Tradeoff]) -> Tradeoff:
@@ -257,9 +267,11 @@ def joined(results: Iterable[Tradeoff]) -> Tradeoff:
     same defense family, data set, model and interception point."""
     first, *others = results
     rows = {(row.dataset, row.model, row.point, row.family): row for each in (first, *others) for row in each.rows}
+    audited = {audit.key: audit for each in (first, *others) for audit in each.audits}
     return Tradeoff(
         machine=first.machine,
         undefended={key: value for each in (first, *others) for key, value in each.undefended.items()},
         commonest={key: value for each in (first, *others) for key, value in each.commonest.items()},
         rows=tuple(rows.values()),
+        audits=tuple(audited.values()),
     )

@@ -36,6 +36,9 @@ class Mechanism:
     tensor."""
     paper: bool = True
     """True if Fed-αCDP's accounting applies, for noise σC on a sum of rows clipped to C."""
+    stated: float | None = None
+    """ε of a round as the defense's library states it; None: no library states an ε, or the paper's accounting
+    applies."""
     unproved: str | None = None
     """Reason why no ε is proved; None: ε is proved."""
     caveats: tuple[str, ...] = ()

@@ -10,8 +10,10 @@ from bench.leaderboard.forms import frontier
 from bench.leaderboard.forms.numbers import NONE, bracketed, epsilon
 from bench.leaderboard.tradeoff import (
     LISTENERS,
+    READING,
     Standing,
     ceilings,
+    epsilons,
     findings_of,
     leakage,
     levels_of,
@@ -131,7 +133,7 @@ def _heads(levels: Sequence[str]) -> list[str]:
     heads = ["defense"]
     for level in levels:
         heads += [f"{level}: strength", "kept", leakage(level), "later"]
-    return [*heads, "any attacker", "L1 proved", "… for all readings", "ε", "area", "DCS"]
+    return [*heads, "any attacker", READING, "L1 proved", "… for all readings", "ε", "area", "DCS"]
 
 
 def _short(tradeoff: Tradeoff, each: Standing) -> list[str]:
@@ -203,6 +205,7 @@ def _line(tradeoff: Tradeoff, each: Standing, levels: Sequence[str]) -> list[str
     return [
         *line,
         ceilings(row, at),
+        epsilons(tradeoff, row, at),
         *proved,
         released,
         _number(area(tradeoff, row)),

@@ -7,8 +7,10 @@ from bench.leaderboard.forms.charts import library
 from bench.leaderboard.forms.numbers import NONE, bracketed, epsilon
 from bench.leaderboard.tradeoff import (
     LISTENERS,
+    READING,
     Standing,
     ceilings,
+    epsilons,
     findings,
     leakage,
     levels_of,
@@ -19,7 +21,18 @@ from bench.leaderboard.tradeoff import (
 )
 from bench.record.tradeoff import PROVED_ALL, AtLevel, Tradeoff, codes
 
-_HEADS = ("#", "defense", "accuracy kept", "named", "later", "any attacker", "L1 proved", "for all readings", "ε")
+_HEADS = (
+    "#",
+    "defense",
+    "accuracy kept",
+    "named",
+    "later",
+    "any attacker",
+    READING,
+    "L1 proved",
+    "for all readings",
+    "ε, training",
+)
 
 
 def render(tradeoff: Tradeoff) -> str:
@@ -71,6 +84,7 @@ def _row(tradeoff: Tradeoff, each: Standing, level: str) -> list[str]:
         f"{bracketed(at.share, at.low, at.high)} %",
         NONE if at.trained is None else f"{bracketed(*at.trained)} %",
         ceilings(each.row, at),
+        epsilons(tradeoff, each.row, at),
         proof(tradeoff, each.row),
         proof(tradeoff, each.row, PROVED_ALL),
         _released(at),
