@@ -2,10 +2,13 @@
 
 from dataclasses import dataclass, replace
 
+import torch
+
 from bench.attacks.base import Attack, Objective
-from bench.attacks.objective.known import inseparable, of_unknown
+from bench.attacks.objective.known import inseparable, of_unknown, with_gaussian_rounding
 from bench.attacks.objective.repeats import distinct_examples
 from bench.attacks.objective.rescale import rescaled
+from bench.attacks.search.activations import Start
 from bench.attacks.search.clients import by_client, joined
 from bench.attacks.search.probable import most_probable, objective_of, unfit
 from bench.attacks.search.scale import blind_to_scale, usual_brightness
@@ -14,6 +17,11 @@ from bench.parameters import parameter
 from bench.rng import Key
 from bench.trip import Budget, Reading, Reconstruction
 
+import os
+
+_GAUSSIAN = float(
+    os.environ.get("S", ".5")
+)  # of the evaluations: search with Gaussian noise in place of random rounding
 _SCALED = "the model does not see the scale of its inputs: each picture is as bright as public ones"
 
 
@@ -59,16 +67,41 @@ class Map(Attack):
     def reconstruct(self, reading: Reading, budget: Budget, key: Key) -> Reconstruction:
         if _known(reading):
             parts = (of_unknown(reading, row) for row in range(len(reading)))
-            return joined([self._searched(part, budget, key, _of_class(part)) for part in parts])
+            return joined([self._part(part, budget, key) for part in parts])
         return self._searched(reading, budget, key)
 
-    def _searched(self, reading: Reading, budget: Budget, key: Key, space: Gaussian | None = None) -> Reconstruction:
+    def _part(self, part: Reading, budget: Budget, key: Key) -> Reconstruction:
+        space, gaussian = _of_class(part), with_gaussian_rounding(part)
+        if gaussian is None:
+            return self._searched(part, budget, key, space)
+        evaluations = max(1, round(_GAUSSIAN * budget.evaluations))
+        first = self._searched(gaussian, replace(budget, evaluations=evaluations), key, space)
+        start = Start(
+            inputs=first.inputs.flatten(2),
+            found=torch.ones(1, dtype=torch.bool),
+            evaluations=torch.zeros_like(first.evaluations),
+            settles=False,
+        )
+        rest = replace(budget, evaluations=max(1, budget.evaluations - evaluations))
+        result = self._searched(part, rest, key, space, start)
+        return replace(result, evaluations=result.evaluations + first.evaluations)
+
+    def _searched(
+        self, reading: Reading, budget: Budget, key: Key, space: Gaussian | None = None, known: Start | None = None
+    ) -> Reconstruction:
         reading = rescaled(reading)
 
         def search(part: Reading, within: Budget) -> Reconstruction:
             distinct = distinct_examples(part)
             return most_probable(
-                part, within, key, starts=self.starts, tolerance=self.tolerance, distinct=distinct, space=space
+                part,
+                within,
+                key,
+                starts=self.starts,
+                tolerance=self.tolerance,
+                distinct=distinct,
+                space=space,
+                known=known,
             )
 
         result = by_client(reading, budget, key, search) or search(reading, budget)

@@ -18,12 +18,13 @@ from bench.answer.truth import draw_truth, truth_from
 from bench.answer.victims import HALVES, batches_of
 from bench.attacks.candidates.single import likelihoods
 from bench.attacks.candidates.sums import by_sums
-from bench.attacks.objective.known import of_unknown
+from bench.attacks.objective.known import of_unknown, with_gaussian_rounding
 from bench.attacks.objective.mismatch import observations
+from bench.attacks.objective.public import public_of
 from bench.cell import AttackCell, Federated, Grants
 from bench.errors import NotApplicable
 from bench.federated.describe import Composition
-from bench.gradients import example_gradients, one_hot
+from bench.gradients import example_gradients, group_gradients, one_hot
 from bench.record.metrics import PSNR_DB
 from bench.registry import entries as registry
 from bench.rng import Key
@@ -180,6 +181,35 @@ def test_the_own_part_of_the_unknown_example_is_simulated_as_in_the_whole(
     assert (ours is None) == (theirs is None)
     if ours is not None and theirs is not None:
         assert torch.allclose(ours, theirs, rtol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["qsgd", "terngrad"])
+def test_the_gaussian_in_place_of_a_rounding_has_its_variance(tmp_path: Path, name: str) -> None:
+    """Per coordinate, at the client's update with a public example in the unknown's place: τ²·p(1 - p)."""
+    reading, inputs, labels = taken(cell(defense=entry("defenses", name)), tmp_path)
+    part = of_unknown(reading, 1)
+    gaussian = with_gaussian_rounding(part)
+    assert gaussian is not None and gaussian.description is not None and part.description is not None
+    own = observations(part)[0]
+    assert gaussian.description.log_likelihood(own, own) is None
+    assert part.description.log_likelihood(own, own) is not None
+    description = reading.description
+    assert isinstance(description, Composition)
+    (levels,) = (made.transform for made in description.parts)
+    weights = {key: value[0] for key, value in reading.weights.items()}
+    guesses, their_labels = public_of(part, int(labels[1, 0]))
+    batches = torch.cat([guesses[:, None], inputs[1, 1:][None].expand(len(guesses), -1, *inputs.shape[2:])], 1)
+    targets = torch.cat([their_labels[:, None], labels[1, 1:][None].expand(len(guesses), -1)], 1)
+    targets = one_hot(targets, reading.classes, inputs.dtype)
+    updates = group_gradients(reading.model, weights, batches, targets, differentiable=False)
+    exact = levels.variance_at(updates, description.contexts["client"])
+    noise = gaussian.description.noise
+    assert noise.variances is not None and not noise.bound
+    for key, value in exact.items():
+        expected = reading.examples**2 * value.mean(0)
+        assert torch.allclose(noise.variances[key], expected, rtol=1e-3, atol=1e-4 * float(expected.mean())), key
+    mean = torch.cat([value.flatten() for value in noise.variances.values()]).mean()
+    assert noise.variance == pytest.approx(float(mean), rel=1e-5)
 
 
 def message(description: Description, update: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -127,12 +127,13 @@ def of_unknown(reading: Reading, row: int) -> Reading:
     assert reading.labels is not None
     known, scale = known_examples(reading, 0, weights), float(reading.examples)
     like = next(iter(observed.values()))
+    updated, _ = updates(reading, known)
     faint = Candidates(inputs=reading.public_mean.to(like)[None, None], targets=known.targets[:, :1], weights=weights)
 
     def part(description: Description | None) -> "_Part":
         given = given_known(replace(reading, description=description), observed, known)
         zero = given({name: torch.zeros_like(value) for name, value in observed.items()}, faint)
-        return _Part(description=description, given=given, zero=zero, scale=scale, refit=part)
+        return _Part(description=description, given=given, zero=zero, scale=scale, updated=updated, refit=part)
 
     whole = part(reading.description)
     return replace(
@@ -179,6 +180,34 @@ def _own_message(reading: Reading, weights: Tensors) -> Reading:
     )
 
 
+def with_gaussian_rounding(part: Reading) -> Reading | None:
+    """Return the unknown example's part in a reading with another description: Gaussian noise in place of the
+    likelihood of a random rounding. In a large batch, the unknown example moves each coordinate by a small share of a
+    rounding step. The likelihood of the rounding then has a barrier wherever a coordinate changes its sign, and the
+    Gaussian distance has none. The noise has the rounding's variance in each coordinate, as a mean over public examples
+    in the unknown example's place. Return None for a description without such a likelihood.
+
+    - `part`: the unknown example's part, from `of_unknown`."""
+    description, (observed,) = part.description, observations(part)
+    if not isinstance(description, _Part) or description.log_likelihood(observed, observed) is None:
+        return None
+    assert part.labels is not None
+    outcomes = description.outcomes(gradients_of(part, *public_of(part, int(part.labels[0, 0]))))
+    if outcomes is None:
+        return None
+    variances = {name: _variance(value, outcomes.chances[name]).mean(0) for name, value in outcomes.values.items()}
+    total = sum(value.numel() for value in variances.values())
+    noise = Noise(variance=sum(float(value.sum()) for value in variances.values()) / total, variances=variances)
+    return replace(part, description=replace(description, rounding=noise))
+
+
+def _variance(values: Tensor, chances: Tensor) -> Tensor:
+    """Return the variance over outcomes (row, *shape) of `values` and their probabilities `chances`, both (outcome,
+    row, *shape)."""
+    mean = (chances * values).sum(0)
+    return (chances * (values - mean).square()).sum(0)
+
+
 @dataclass(frozen=True, slots=True)
 class _Part:
     """Description for the unknown example's part in a reading (`of_unknown`); `description` is the whole reading's."""
@@ -187,7 +216,9 @@ class _Part:
     given: Given  # whole readings for candidates
     zero: Tensors  # the whole reading of an example without gradient
     scale: float
+    updated: Callable[[Tensors], dict[str, Tensor]]  # client's updates for the unknown example's gradients
     refit: Callable[[Description | None], "_Part"]
+    rounding: Noise | None = None  # Gaussian noise in place of a random rounding's likelihood
 
     def own(self, whole: Tensors) -> dict[str, Tensor]:
         return {name: self.scale * (value - self.zero[name]) for name, value in whole.items()}
@@ -202,7 +233,7 @@ class _Part:
 
     @property
     def noise(self) -> Noise:
-        return self.inner.noise.times(self.scale)
+        return self.rounding or self.inner.noise.times(self.scale)
 
     additive = inside_steps = True
     ordered = mixed = False
@@ -231,6 +262,8 @@ class _Part:
         return self.own(self.given({name: value[:, 0] for name, value in per_example.items()}, candidates))
 
     def log_likelihood(self, simulated: Tensors, observed: Tensors) -> Tensor | None:
+        if self.rounding is not None:
+            return None
         return self.inner.log_likelihood(self.whole(simulated), self.whole(observed))
 
     def log_density(self, simulated: Tensors, observed: Tensors) -> Tensor | None:
@@ -252,4 +285,5 @@ class _Part:
         raise NotImplementedError(_SINGLE)
 
     def outcomes(self, updates: Tensors) -> Outcomes | None:
-        return None
+        whole = None if self.inner.senders > 1 else self.inner.outcomes(self.updated(updates))
+        return whole and Outcomes(values=self.own(whole.values), chances=whole.chances)

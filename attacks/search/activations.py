@@ -36,6 +36,8 @@ class Start:
     """Mask (reading,): True for a candidate from a search, False for the public mean."""
     evaluations: Tensor
     """Number of evaluations spent on each reading (reading,)."""
+    settles: bool = True
+    """True: a reading that such a candidate explains needs no further start. False: the first start always runs."""
 
 
 def start_by_layers(

@@ -14,7 +14,7 @@ from bench.attacks.labels.infer import described_classes, label_notes, unreadabl
 from bench.attacks.objective.distance import Distance
 from bench.attacks.objective.mismatch import Mismatch, by_likelihood, mean_observation, observations
 from bench.attacks.objective.rescale import rescaled
-from bench.attacks.search.activations import start_by_layers
+from bench.attacks.search.activations import Start, start_by_layers
 from bench.attacks.search.anneal import annealed
 from bench.attacks.search.curvature import LARGEST, equal_curvature
 from bench.attacks.search.matching import reconstruction
@@ -69,6 +69,7 @@ def most_probable(
     distinct: int | None = None,
     mixed: bool = False,
     space: Gaussian | None = None,
+    known: Start | None = None,
 ) -> Reconstruction:
     """Search for the most probable examples behind each reading of a batch, from several starts.
 
@@ -78,7 +79,8 @@ def most_probable(
     - `tolerance`: a reading is finished if its loss is below this share of the loss of a zero gradient.
     - `distinct`: number of distinct examples behind a reading; None if all are distinct.
     - `mixed`: True searches the original examples behind mixtures (mixup).
-    - `space`: search space with the prior of inputs; None fits a space to the public examples."""
+    - `space`: search space with the prior of inputs; None fits a space to the public examples.
+    - `known`: candidates of an earlier search, from which the search goes on first; None without an earlier search."""
     observed, mismatch = observations(reading), mismatch_of(reading)
     space = public_space(reading) if space is None else space
     seen = mean_observation(observed)
@@ -104,7 +106,8 @@ def most_probable(
     if mixed:
         ways = tuple(tuple(replace(stage, space=Mixed(stage.space, reading.examples)) for stage in way) for way in ways)
     solver = Lbfgs(history=min(_HISTORY, evaluations), line_search="backtracking")
-    by_layers = None if mixed else start_by_layers(reading, observed, space, round(_BY_LAYERS * evaluations))
+    if known is None and not mixed:
+        known = start_by_layers(reading, observed, space, round(_BY_LAYERS * evaluations))
     solution = staged(
         problem,
         hypotheses,
@@ -113,7 +116,7 @@ def most_probable(
         starts=starts,
         stop=tolerance,
         budget=replace(budget, evaluations=evaluations),
-        known=by_layers,
+        known=known,
     )
     problem = replace(problem, labels=hypotheses[torch.arange(len(reading)), solution.runs])
     return reconstruction(problem, solution, solver, cost, label_notes(reading, described))

@@ -120,6 +120,8 @@ def staged(
     for start in range(starts):
         rows = _unexplained(search)
         rows = rows[~near[rows]]
+        if known is not None and not known.settles and not start:
+            rows = torch.arange(len(search.loss))
         if len(rows):
             search.restarts[rows] = start
             turn, way = divmod(start, len(ways))
