@@ -17,11 +17,7 @@ from bench.parameters import parameter
 from bench.rng import Key
 from bench.trip import Budget, Reading, Reconstruction
 
-import os
-
-_GAUSSIAN = float(
-    os.environ.get("S", ".5")
-)  # of the evaluations: search with Gaussian noise in place of random rounding
+_GAUSSIAN = 0.5  # of the evaluations: search with Gaussian noise in place of a random rounding's likelihood
 _SCALED = "the model does not see the scale of its inputs: each picture is as bright as public ones"
 
 
@@ -45,7 +41,9 @@ class Map(Attack):
     - A mean over clients of quantised messages (signs, ternary values, few levels) shows each message: the search then
       runs on each client's message separately (`search/clients.py`).
     - With the grant `mates`, only the first example behind a reading is unknown. The search takes the example's part in
-      the reading (`objective/known.py`), and mean and covariance of public examples with the example's label."""
+      the reading (`objective/known.py`), and mean and covariance of public examples with the example's label. Behind
+      a random rounding, a first search replaces the rounding's likelihood by Gaussian noise; a second search goes on
+      with the likelihood, from the first result and from its own start."""
 
     reference = "ours; as an estimator: maximum a posteriori"
     knowledge = ("plain", "adaptive")

@@ -77,8 +77,9 @@ def of_examples(
 
     - `sigmas`: noise multipliers σ_t, an entry for each round, or for each local step if `by_step`.
     - `setting`: the federated setting, with the batch size B and the number K of clients in a round.
-    - `noise`: placement, which sets the noise deviation on the sum of the B gradients of a batch, each clipped to C:
-      σC·√B on each example, σC·B on the mean (`batch`), σC on the mean divided by B (`code`), or σC/√K (`share`).
+    - `noise`: place of the noise. In brackets: its deviation on the sum of a batch's B gradients, each clipped to C.
+      `per-example`: σC on each example (σC·√B); `batch`: σC on the batch mean (σC·B); `code`: σC/B on the batch mean
+      (σC); `share`: a client's share of σC/B on the mean over clients (σC/√K).
     - `per_tensor`: True if each tensor is clipped separately.
     - `caveats`: limits of ε, in words; `unproved`: reason why no ε is proved, None if proved.
 

@@ -44,8 +44,8 @@ def listener_of(name: str) -> str:
 
 
 def rows_at(tradeoff: Tradeoff, point: str) -> tuple[Row, ...]:
-    """Select the rows of the trade-off that a listener (an attacker) at an interception point can use: defense families
-    (a defense at all its strengths) that change the attacked update there. Families without figures are left out.
+    """Select the rows of a listener's board: the defense families (a defense at all its strengths) that change the
+    update which an attacker reads at an interception point. Families without figures are left out.
 
     - `tradeoff`: accuracy and leakage of each family; `point`: name of the interception point."""
     return tuple(row for row in tradeoff.rows if row.absent is None and point in (row.point, *row.also))

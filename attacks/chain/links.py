@@ -51,13 +51,15 @@ class Affine:
         return torch.zeros(len(at), self.inputs + 1, dtype=of.dtype).scatter_add_(1, at, of)[:, 1:]
 
     def by_gradient(self, delta: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the matrix and the right side of the gradient constraints K x = ∂loss/∂W: (equation, input value) and
-        (equation,).
+        """Return the linear equations that the weight gradient gives for the layer's unknown input x: their matrix
+        (equation, input value) and their right side (equation,). An attack solves these equations for x, together with
+        W x = z - b.
 
         - `delta` (output value,): k, the derivative ∂loss/∂z.
         - `gradient` (output channel, value of a kernel): ∂loss/∂W.
 
-        A fully connected layer has k xᵀ = ∂loss/∂W: its least squares are those of |k| x = (∂loss/∂W)ᵀk / |k|."""
+        Each weight's gradient is a sum of input values times k. For a fully connected layer, k xᵀ = ∂loss/∂W; the
+        result is then the shorter system |k| x = (∂loss/∂W)ᵀk / |k| with the same least squares."""
         if self.connected:
             size = delta.norm().clamp_min(1e-300)
             return size * torch.eye(self.inputs, dtype=delta.dtype), gradient.T @ (delta / size)

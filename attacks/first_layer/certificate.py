@@ -135,8 +135,9 @@ class Witness:
 
     def agreement(self, inputs: Tensor, deltas: Tensor) -> Agreement:
         """Test reconstructed examples: compare δ (∂loss/∂z at the first layer's output z) from the gradient with δ that
-        the model gives for each reconstruction. Return the agreement: 1 minus the mean squared difference along
-        `directions`, under the label with the least difference.
+        the model gives for each reconstruction. The label is unknown: the model gives a δ for each label, and the label
+        with the least difference counts. Return for each example this label, and 1 minus the mean squared difference
+        along the principal directions in the field `directions`: 1 for equal δ, about -1 for a different example.
 
         - `inputs` (example, value): the reconstructed examples.
         - `deltas` (example, neuron): δ from the gradient, known up to a factor per example; both δ are scaled to length

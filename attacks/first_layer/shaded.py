@@ -39,8 +39,11 @@ class Shades:
         return cls(slope=slope, offset=mean - middle @ slope)
 
     def values(self, ratios: Tensor) -> Tensor:
-        """Estimate the examples' values from the positions of nonzero values: (ratio, input). `ratios` (ratio, input)
-        are candidate examples of which only the positions above 0 are used; other values stay 0."""
+        """Estimate the values of candidate examples that show only the positions of their nonzero values, as behind a
+        sign defense. The estimate is linear, fitted to public examples. Return the estimated examples (ratio, input).
+
+        - `ratios` (ratio, input): candidate examples, quotients of a neuron's weight gradient and bias gradient.
+          Estimated values fill the positions above 0; other values are 0."""
         places = (ratios > 0).double()
         return places * (places @ self.slope + self.offset).clamp_min(0)
 

@@ -32,7 +32,8 @@ class PublishedFigures:
 
 
 def published(rows: Iterable[PublishedRow]) -> tuple[PublishedFigures, ...]:
-    """Return the published figures of the `[[published]]` blocks `rows` of a matrix file."""
+    """Return the figures that a matrix file quotes from papers, for tables with the bench's own figures. `rows` are the
+    file's `[[published]]` blocks; a block names a cell (experiment), the paper's values, and the paper."""
     return tuple(
         PublishedFigures(where=row.written(PATTERN_AXES), figures=row.written(FIGURES), source=row.source)
         for row in rows

@@ -44,7 +44,8 @@ class Follower:
         return self.run / "synced" / "follow.log"
 
     def start(self) -> None:
-        """Start the upload process; a failed start is kept as the reason that `finish` returns."""
+        """Start the process that uploads finished cells to MLflow while the run goes on. A failed start raises no
+        error: `finish` later returns the reason."""
         self._reason = None
         try:
             self.log.parent.mkdir(parents=True, exist_ok=True)
