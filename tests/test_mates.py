@@ -204,7 +204,7 @@ def test_the_gaussian_in_place_of_a_rounding_has_its_variance(tmp_path: Path, na
     updates = group_gradients(reading.model, weights, batches, targets, differentiable=False)
     exact = levels.variance_at(updates, description.contexts["client"])
     noise = gaussian.description.noise
-    assert noise.variances is not None and not noise.bound
+    assert exact is not None and noise.variances is not None and not noise.bound
     for key, value in exact.items():
         expected = reading.examples**2 * value.mean(0)
         assert torch.allclose(noise.variances[key], expected, rtol=1e-3, atol=1e-4 * float(expected.mean())), key
