@@ -131,7 +131,7 @@ def staged(
                 x = _run(search, stage, rows, runs, x, begin + share * start + round(stage.until * share))
     above = (search.loss > stop * search.zero_loss).cpu()
     left = torch.nonzero((search.spent < evaluations) & above)[:, 0]
-    if search.noise_weight is None and len(left):
+    if len(left):
         point = search.point[left.to(search.point.device)]
         _run(search, ways[0][-1], left, search.runs[left], point, evaluations, last=True)
     return Solution(

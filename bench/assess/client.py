@@ -14,6 +14,7 @@ from bench.own import coerce
 from bench.own.check import check
 from bench.own.coerce import Range, Values
 from bench.own.copies import plain_copy
+from bench.own.defended import defended
 from bench.own.recorded import Recording
 from bench.training import mixes
 from bench.trip import Reading
@@ -112,9 +113,12 @@ def of_reading(reading: Reading, truth: Values | None, labels: Values | None) ->
                 value.copy_(reading.weights[name][0])
     known = len(reading.public_inputs) > 1
     marked = known and bool((reading.public_labels >= 0).all())
+    update, line = (None if checked.explained is False else reading), checked.line
+    if checked.noise is not None:
+        update, line = defended(reading, checked.noise), f"{line}. Attacked as if declared."
     return Client(
-        update=None if checked.explained is False else reading,
-        line=checked.line,
+        update=update,
+        line=line,
         model=model,
         inputs=inputs,
         labels=own,

@@ -3,8 +3,9 @@
 An attack that assumes another protocol reconstructs no example, so the model would look protected. With the true
 examples, the check names the likeliest mistake. Without them, the check only inspects the reading."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
@@ -16,6 +17,7 @@ from bench.own.coerce import Values
 from bench.own.doubts import doubts
 from bench.own.likeness import Likeness, likeness
 from bench.own.mistakes import initial_statistics, likeliest, unexplained
+from bench.own.noisy import undeclared
 from bench.own.options import options
 from bench.own.order import declared, matters, sought, spread
 from bench.own.replay import positions, replayed
@@ -46,6 +48,9 @@ class Check:
     reading; None without true examples."""
     scale: float | None = None
     """Length of the update divided by the length of its replay, for the worst reading; None without true examples."""
+    noise: Mapping[str, Any] | None = None
+    """Gaussian noise that was not declared and explains the difference, as the argument `defense` of `api.reading`;
+    None: no such noise."""
 
 
 def check(
@@ -123,6 +128,10 @@ def _against_truth(
     replay = replays[each.index(compared)]
     if rounding := rounded(reading, observed, replay, inputs, labels):
         return checked(True, f"agrees up to 16-bit rounding ({rounding}): {figures}")
+    if noise_of := undeclared(reading, observed, replay):
+        words = f"the difference is Gaussian noise, which was not declared; give defense={noise_of}"
+        line = f"does not explain what was sent: {figures}{which}; {words}"
+        return Check(explained=False, line=line, cosine=cosine, scale=scale, noise=noise_of)
     if compared.alike(enough, length):
         cause = options(reading, observed, inputs, labels) or initial_statistics(reading) or _off(observed, compared)
         return checked(False, f"does not explain what was sent: {figures}{which}; {cause}")

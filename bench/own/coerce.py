@@ -103,8 +103,15 @@ def _gradient(name: str, value: Values | None, parameter: Tensor) -> Tensor:
 
 def labels(values: Values, count: int, classes: int | None = None) -> Tensor:
     """Convert a user's labels, an array with any axes, to class numbers (count,). Raises `BenchError` unless there are
-    `count` labels, and for labels outside 0 to `classes` - 1; `classes` None sets no upper limit."""
-    array = tensor(values, "labels").reshape(-1)
+    `count` labels, and for labels outside 0 to `classes` - 1; `classes` None sets no upper limit. One-hot rows (…,
+    `classes`) count as class numbers."""
+    array = tensor(values, "labels")
+    if classes is not None and array.ndim > 1 and array.shape[-1] == classes and array.numel() == count * classes:
+        if bool(((array == 0) | (array == 1)).all()) and bool((array.sum(-1) == 1).all()):
+            array = array.argmax(-1)
+        elif count != array.numel():
+            raise BenchError("labels are classes, or one-hot rows; mixed labels have no single class")
+    array = array.reshape(-1)
     if len(array) != count:
         raise BenchError(f"{len(array)} labels for {count} examples; give one each")
     integers = array.long()

@@ -4,6 +4,7 @@ A layer's weight may be computed from other parameters before each call (`weight
 with a graph, which `deepcopy` refuses. The copy drops such graphs after each forward pass."""
 
 import copy
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -41,7 +42,7 @@ def plain_copy(model: nn.Module, *, batch_statistics: bool = False) -> nn.Module
             for key in [key for key, hook in hooks.items() if _origin(hook) in _TRAINERS]:
                 del hooks[key]
     if batch_statistics:
-        _into_training(module, {name for name, layer in plain.named_modules() if layer.training})
+        _into_training(module, {name for name, layer in _paths(plain) if layer.training})
     for parameter in module.parameters():
         parameter.grad = None
         for name in [name for name in vars(parameter) if "grad" in name or "summed" in name]:
@@ -57,11 +58,16 @@ def by_mode(layer: nn.Module) -> bool:
 
 
 def _into_training(module: nn.Module, names: set[str]) -> None:
-    layers = [(name, layer) for name, layer in module.named_modules() if by_mode(layer)]
+    layers = [(name, layer) for name, layer in _paths(module) if by_mode(layer)]
     for _, layer in [each for each in layers if each[0] in names] or layers:
         layer.training = True  # `train()` would reach into the layer, to dropout
         if isinstance(layer, (*BATCH_NORM, *_INSTANCE_NORM)):
             layer.track_running_stats = False
+
+
+def _paths(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Yield (path, layer) for every path: a layer at several places has several."""
+    yield from module.named_modules(remove_duplicate=False)
 
 
 def unwrapped(model: nn.Module) -> nn.Module:

@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import combinations
 
 import torch
 from torch import Tensor, nn
@@ -64,6 +65,8 @@ def likeliest(
         rate, reached = best_rate(observed, by_rate, reading.rate)
         if reached >= enough:
             return text.format(rate=rate)
+    if exchanged := _exchanged(observed, replayed(reading, inputs, labels), enough):
+        return exchanged
     for text, replay in _tries(reading, inputs, labels):
         again = likeness(observed, replay())
         if again.least[0] >= enough and abs(again.least[1] - 1) < 1:
@@ -125,13 +128,25 @@ def _of_scale(reading: Reading, scale: float) -> str:
         text = f"{parts}: gradients of {parts} parts of the batch, accumulated without a division; divide by {parts}"
         known.append((parts, text))
     power = math.log2(scale) if scale > 0 else 0.0
-    if power > 6.5 and abs(power - round(power)) < _NEAR:
-        known.append((scale, f"2^{round(power)}: a loss scaler's; unscale the gradient"))
+    if abs(power) > 6.5 and abs(power - round(power)) < _NEAR:
+        remedy = "unscale the gradient" if power > 0 else "the gradient was unscaled twice"
+        known.append((scale, f"2^{round(power)}: a loss scaler's; {remedy}"))
     for number, text in known:
         if number != 1 and abs(scale / number - 1) < _NEAR:
             return f"the scale is {text}"
     short = "clipping, a learning rate or 1/B that was left in" if scale < 1 else "a sum in place of a mean"
     return f"the direction is right, the length is not: {short}; divide by {scale:.3g}, or declare unit or defense"
+
+
+def _exchanged(observed: dict[str, Tensor], replay: dict[str, Tensor], enough: float) -> str | None:
+    """Return the mistake that two tensors of equal shape stand in place of each other; None if not."""
+    for first, second in combinations(observed, 2):
+        if observed[first].shape == observed[second].shape:
+            names = {first: second, second: first}
+            again = likeness({name: observed[names.get(name, name)] for name in observed}, replay)
+            if again.least[0] >= enough and abs(again.least[1] - 1) < _NEAR:
+                return f"{first!r} and {second!r} are exchanged: give the arrays by name, or in the model's order"
+    return None
 
 
 def _another_rate(
@@ -192,6 +207,23 @@ def _tries(reading: Reading, inputs: Tensor, labels: Tensor) -> Iterator[tuple[s
             "one gradient of all examples, read as several local steps; give steps=1",
             partial(replayed, replace(reading, steps=1, batch=reading.examples, ragged=False), inputs, labels),
         )
+    distinct = inputs.shape[1]
+    if reading.ragged and distinct // reading.batch and reading.examples == distinct:
+        whole = distinct // reading.batch
+        kept = whole * reading.batch
+        yield (
+            f"the last, smaller batch is missing, as by drop_last=True: give steps={whole} in place of epochs=1, and "
+            f"the {kept} examples that were trained on",
+            partial(_without_rest, reading, whole, inputs[:, :kept], labels[:, :kept]),
+        )
+    if int(labels.min()) > 0:
+        yield ("the labels count from 1: give classes from 0", partial(replayed, reading, inputs, labels - 1))
+    if 1 < reading.steps <= _MOST_STEPS and reading.unit != 1 and distinct == reading.examples and not reading.ragged:
+        for decay in (0.5, 0.9, 0.99, 0.999):
+            yield (
+                f"a moving average of the weights with decay {decay} was sent (EMA); give the weights themselves",
+                partial(_averaged, reading, decay, inputs, labels),
+            )
     for text, replay in _optimizers(reading, inputs, labels):
         yield text, replay
     for name, loss in (("MSELoss", nn.MSELoss()), ("BCEWithLogitsLoss", nn.BCEWithLogitsLoss())):
@@ -279,6 +311,23 @@ def _by_momentum(reading: Reading, momentum: float, inputs: Tensor, labels: Tens
     longer = momentum_gain(momentum, reading.steps)
     update = replayed(replace(reading, momentum=momentum), inputs, labels)
     return {name: longer * value for name, value in update.items()}
+
+
+def _averaged(reading: Reading, decay: float, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    """The update of an exponential moving average of the weights, which starts at the weights before the training."""
+    total: dict[str, Tensor] = {}
+    for steps in range(1, reading.steps + 1):
+        used = steps * reading.batch
+        part = replayed(replace(reading, steps=steps), inputs[:, :used], labels[:, :used])
+        share = (1 - decay) * decay ** (reading.steps - steps) * steps / reading.steps
+        total = {name: total.get(name, 0.0) + share * value for name, value in part.items()}
+    return total
+
+
+def _without_rest(reading: Reading, steps: int, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    """The update of the first `steps` local steps, in the reading's own unit."""
+    update = replayed(replace(reading, steps=steps, ragged=False), inputs, labels)
+    return {name: steps / reading.steps * value for name, value in update.items()}
 
 
 def _with_loss(reading: Reading, inputs: Tensor, labels: Tensor, loss: nn.Module) -> dict[str, Tensor]:

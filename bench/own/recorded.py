@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bench.errors import BenchError
+from bench.attacks.objective.mismatch import mean_observation, observations
+from bench.errors import BenchError, NotApplicable
 from bench.own.coerce import ZERO_TO_ONE, Range, Values, tensor
 from bench.own.copies import plain_copy
 from bench.own.criterion import Loss
@@ -16,8 +17,10 @@ from bench.own.fitted import fitted
 from bench.own.given import reading
 from bench.own.local import SGD
 from bench.own.losses import declared, two_logits
+from bench.own.noisy import undeclared
 from bench.own.private import PrivateStep, private_step, spent
 from bench.own.recording import FURTHER_TERMS, Recorded, recorder, trained_copy
+from bench.own.replay import replayed
 from bench.own.steps import (
     Twin,
     backward,
@@ -50,6 +53,8 @@ class Recording:
         self._factor = 1.0
         self._more: dict[str, Any] = {}
         self._own_statistics = True
+        self._noise_found: Mapping[str, Any] | None = None
+        self._noise_sought = False
         self._sent: Mapping[str, Tensor] | None = None
         self._engine: Any = None
         self.defense: Any = None
@@ -83,10 +88,10 @@ class Recording:
     @property
     def explained(self) -> bool:
         """True if the recorded steps, computed again, give the update to a relative error of 1e-6 (0.02 under
-        autocast); with Opacus, if clip and described noise explain the first step."""
+        autocast), or up to Gaussian noise; with Opacus, if clip and described noise explain the first step."""
         if self._recorded.private is not None:
             return self._private().explained
-        return self._fits(self._check())
+        return self._fits(self._check()) or self._noise() is not None
 
     @property
     def inside(self) -> str | None:
@@ -109,6 +114,10 @@ class Recording:
             return f"{'explains' if step.explained else 'does not explain'} what was sent: {step.line}"
         sizes = [len(step.inputs) for step in self._recorded.steps]
         what = f"{len(sizes)} local steps on {sum(sizes)} examples" if sizes else "no local step"
+        if (noise := self._noise()) is not None:
+            deviation = noise["variance"] ** 0.5
+            known = f"Gaussian noise of deviation {deviation:.3g}, known to the attacker"
+            return f"explains what was sent up to {known}: {what}"
         if self.explained:
             rounded = "" if self._recorded.autocast is None else ", in 16-bit numbers"
             return f"explains what was sent: {what}, replayed{rounded} with a relative error of {self.error:.1g}"
@@ -196,21 +205,42 @@ class Recording:
             return self._first_private(inputs, truth, public, public_labels, value_range, labels)
         local = self._protocol()[0]
         granted = truth if labels and local.count * local.step_batch % len(truth) == 0 and not local.ragged else None
+        return self._reading(
+            local,
+            value_range=value_range or self._range_with(public),
+            labels=granted,
+            public=public,
+            public_labels=public_labels,
+            defense=self.defense if self.defense is not None else self._noise(),
+        )
+
+    def _reading(self, local: SGD, **more: Any) -> Reading:
         return reading(
             before=self._recorded.before,
             after=self._after(),
             local=local,
             model=trained_copy(self._recorded) if self._batch_statistics else trained_copy(self._recorded).eval(),
-            shape=tuple(inputs.shape[1:]),
+            shape=tuple(self._recorded.steps[0].inputs.shape[1:]),
             classes=self._recorded.classes,
             loss=self._loss(),
             batch_statistics=self._batch_statistics,
-            value_range=value_range or self._range_with(public),
-            labels=granted,
-            public=public,
-            public_labels=public_labels,
-            defense=self.defense,
+            **more,
         )
+
+    def _noise(self) -> Mapping[str, Any] | None:
+        """Gaussian noise on the update that the recorded steps leave unexplained, as a declared defense; None: no such
+        noise."""
+        if not self._noise_sought:
+            self._noise_sought = True
+            error, _ = self._check()
+            never = any(self._recorded.seen.values())
+            if self.defense is None and error is not None and error > self._least and not never:
+                with suppress(BenchError, NotApplicable):
+                    made = self._reading(self._protocol()[0], value_range=self.value_range)
+                    inputs, labels = (each[None] for each in self.truth)
+                    observed = mean_observation(observations(made))
+                    self._noise_found = undeclared(made, observed, replayed(made, inputs, labels))
+        return self._noise_found
 
     @property
     def notes(self) -> tuple[str, ...]:

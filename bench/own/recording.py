@@ -49,6 +49,9 @@ class HeldOut:
     """(example,): classes that a loss function got; None: no loss was seen."""
 
 
+OPTIONS = ("momentum", "betas", "weight_decay")  # of an optimizer, which a schedule may change
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
     """A local step of a recorded training: the examples, the learning rates and the gradient's length at a call of
@@ -62,6 +65,8 @@ class Step:
     """Number of forward passes."""
     rates: tuple[float, ...]
     """Learning rate of each parameter group."""
+    options: tuple[tuple[str, ...], ...] = ()
+    """Values of the optimizer's options `OPTIONS` for each parameter group, as text."""
     kept: bool = False
     """True if gradients of earlier steps were not set to zero."""
     length: float = 0.0
@@ -156,7 +161,7 @@ class _Recorder:
     def _begin(self, module: nn.Module) -> None:
         self.recorded.module = module
         self.recorded.before = _state(module)
-        self.recorded.training = {name: layer.training for name, layer in module.named_modules()}
+        self.recorded.training = training_modes(module)
 
     def entered(self, module: nn.Module, arguments: Any) -> None:
         if not self._outermost(module):
@@ -170,7 +175,7 @@ class _Recorder:
         if not self.inside:
             self._compare_weights()
         if not record.steps:
-            record.training = {name: layer.training for name, layer in unwrapped(module).named_modules()}
+            record.training = training_modes(unwrapped(module))
         self.state = torch.get_rng_state()
         for device in ("cpu", "cuda"):
             if torch.is_autocast_enabled(device):
@@ -307,6 +312,7 @@ class _Recorder:
                 labels=None if counted is None else torch.cat([each.labels for each in found])[counted],
                 passes=len(batches),
                 rates=tuple(float(group["lr"]) for group in optimizer.param_groups),
+                options=tuple(tuple(str(group.get(name)) for name in OPTIONS) for group in optimizer.param_groups),
                 kept=self.kept,
                 length=length,
                 shortened=shortened,
@@ -380,11 +386,16 @@ def trained_copy(recorded: Recorded) -> nn.Module:
         raise BenchError("no local step was recorded: run the training inside the with statement, optimizer.step() too")
     module = plain_copy(recorded.module)
     module.load_state_dict(recorded.before)
-    for name, layer in module.named_modules():
+    for name, layer in module.named_modules(remove_duplicate=False):
         layer.training = recorded.training.get(name, layer.training)
     for name, value in module.named_parameters():
         value.requires_grad_(name in recorded.trained)
     return module
+
+
+def training_modes(module: nn.Module) -> dict[str, bool]:
+    """Return path → whether the layer is in training mode; a layer at several places has several paths."""
+    return {name: layer.training for name, layer in module.named_modules(remove_duplicate=False)}
 
 
 def _state(module: nn.Module) -> dict[str, Tensor]:

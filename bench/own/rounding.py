@@ -39,14 +39,14 @@ def rounded(
 
 
 def _in_transport(reading: Reading, observed: dict[str, Tensor], replay: dict[str, Tensor]) -> str | None:
-    """Return the type of the weights before and after the round if both are 16-bit numbers, and if their difference is
-    off the replay by no more than their rounding."""
+    """Return the type of the weights after the round if these are 16-bit numbers, and if their difference from weights
+    before the round is off the replay by no more than this rounding."""
     if reading.unit == 1:
         return None
     scale = reading.unit * reading.steps
     for kind, name in _TYPES.items():
         pairs = {key: (reading.weights[key], reading.weights[key] - scale * value) for key, value in observed.items()}
-        exact = all(_of_type(value, kind) for pair in pairs.values() for value in pair)
+        exact = all(_of_type(after, kind) for _, after in pairs.values())
         last = _UNITS * torch.finfo(kind).eps
         if exact and all(
             bool((scale * (observed[key] - replay[key])).norm() <= last * (before.norm() + after.norm()))

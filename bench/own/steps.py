@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from bench.gradients import one_hot
 from bench.own.criterion import Loss
 from bench.own.local import SGD, Adam
-from bench.own.recording import Recorded, Step
+from bench.own.recording import OPTIONS, Recorded, Step
 from bench.training import cross_entropy, loss_of
 
 _PLAIN: dict[type[torch.optim.Optimizer], dict[str, Any]] = {  # optimizers that attacks simulate, with options' values
@@ -197,6 +197,8 @@ def facts_of_optimizer(record: Recorded) -> Iterator[str]:
     paces = [[rate / most for rate, most in zip(step.rates, largest, strict=True)] for step in record.steps]
     if any(max(pace) - min(pace) > _ALIKE for pace in paces):
         yield "learning rates of parameter groups that change differently"
+    if len({step.options for step in record.steps}) > 1:
+        yield f"{', '.join(OPTIONS[:2])} or {OPTIONS[2]} that changes between steps, as by OneCycleLR's cycle_momentum"
 
 
 def facts_of_gradient(record: Recorded, module: nn.Module) -> Iterator[str]:

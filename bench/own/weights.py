@@ -123,7 +123,7 @@ def named_state(values: Mapping[str, Values] | Sequence[Values], model: nn.Modul
     frozen = {name: parameters[name] for name, value in model.named_parameters() if not value.requires_grad}
     state = dict(model.state_dict())
     if isinstance(values, Mapping):
-        named = dict(values)
+        named = _unprefixed(values, state | parameters)
     else:
         orders: tuple[list[str], ...] = (list(state), list(parameters), [n for n in parameters if n not in frozen])
         order = next((names for names in orders if len(values) == len(names)), [])
@@ -149,6 +149,15 @@ def named_state(values: Mapping[str, Values] | Sequence[Values], model: nn.Modul
     return found
 
 
+def _unprefixed(values: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `values`, name → value, without a wrapper's prefix in the names, if no name is in `known`."""
+    if values and not any(name in known for name in values):
+        for prefix in _PREFIXES:
+            if all(name.startswith(prefix) for name in values):
+                return {name.removeprefix(prefix): value for name, value in values.items()}
+    return dict(values)
+
+
 def of_trained(
     gradients: Mapping[str, Values | None] | Sequence[Values | None], module: nn.Module
 ) -> Mapping[str, Values] | Sequence[Values]:
@@ -158,11 +167,7 @@ def of_trained(
     parameters = dict(module.named_parameters())
     named: dict[str, Any]
     if isinstance(gradients, Mapping):
-        if gradients and not any(name in parameters for name in gradients):
-            for prefix in _PREFIXES:
-                if all(name.startswith(prefix) for name in gradients):
-                    gradients = {name.removeprefix(prefix): value for name, value in gradients.items()}
-        named = dict(gradients)
+        named = _unprefixed(gradients, parameters)
     elif isinstance(gradients, Sequence) and len(gradients) == len(parameters):
         named = dict(zip(parameters, gradients, strict=True))
         for name in [name for name, value in parameters.items() if not value.requires_grad]:
