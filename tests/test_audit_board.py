@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -38,7 +39,7 @@ ROW = ROWS[1]  # of the family `accurate`
 AT = ROW.at_levels[0]
 
 
-def with_audit(**changed: object) -> tradeoff.Tradeoff:
+def with_audit(**changed: Any) -> tradeoff.Tradeoff:
     return dataclasses.replace(BOARD, audits=(dataclasses.replace(AUDIT, **changed),))
 
 

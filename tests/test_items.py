@@ -9,6 +9,7 @@ from _make import headlines, items, survey
 from _make.items import FULL, MISSING, PARTLY, SMALL, Cells, Evidence, Headline, Item, Setting
 from tests.records import TRAINING, attack_cell, entry, training_record
 
+from bench.cell import TrainingCell
 from bench.record.schema import Record
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -52,7 +53,9 @@ def test_a_record_at_a_smaller_size_is_no_part(records: list[Record], rating: st
 
 
 def test_a_cell_that_crashed_is_no_part() -> None:
-    crashed = training_record(cell=training().cell, status="crashed", result=None)
+    cell = training().cell
+    assert isinstance(cell, TrainingCell)
+    crashed = training_record(cell=cell, status="crashed", result=None)
     assert rated(evidence(crashed), cells=(Cells(at=("whole",)),)).rating == MISSING
 
 

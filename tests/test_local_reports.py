@@ -69,7 +69,9 @@ def test_reports_have_one_length_the_direction_as_mean_and_the_caps_law() -> Non
     sent = transform.apply(given, _context())
     reports, cap = torch.cat([sent["a"], sent["b"]], 1), cap_of(12, 6.0)
     assert torch.allclose(reports.norm(dim=1), torch.full((4000,), 2.0 / cap.mean, dtype=torch.float64), rtol=1e-6)
-    mean = transform.expected(given, {}, _context())[0]
+    expected = transform.expected(given, {}, _context())
+    assert expected is not None
+    mean = expected[0]
     wanted = 2.0 * x / x.norm()
     assert torch.allclose(torch.cat([mean["a"][0], mean["b"][0]]), wanted)
     assert bool(((reports.mean(0) - wanted).abs() < 5 * reports.std(0) / 4000**0.5).all())
@@ -116,6 +118,7 @@ def _chances(transform: ExponentialReports, x: float) -> torch.Tensor:
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 20.0])
 def test_ratios_of_cldp_stay_within_the_distance(epsilon: float) -> None:
     (transform,) = Cldp(epsilon=epsilon, radius=0.5, levels=11).transforms(SETTING)["client"]
+    assert isinstance(transform, ExponentialReports)
     xs = np.linspace(-0.5, 0.5, 21)
     logs = torch.stack([_chances(transform, float(x)).log() for x in xs])
     apart = torch.from_numpy(np.abs(xs[:, None] - xs))

@@ -39,7 +39,7 @@ def trained(where: str, deviation: float, steps: int, momentum: float = 0.0) -> 
             optimizer.step()
         with torch.no_grad():
             for value in model.parameters() if where == "weights" else ():
-                value += deviation * torch.randn_like(value)
+                value.add_(deviation * torch.randn_like(value))
     return sent
 
 

@@ -139,7 +139,7 @@ def test_least_squares_are_the_shortest_whatever_the_rank() -> None:
         (nn.Sequential(nn.Conv2d(1, 4, 3), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 10)), "has MaxPool2d, which"),
         (nn.Sequential(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(144, 10)), "has GroupNorm"),
         (nn.Sequential(nn.Conv2d(1, 10, 8), nn.Sigmoid(), nn.Flatten()), "does not end in a fully connected layer"),
-        (Mlp(hidden=(8,)).build((1, 8, 8), 10).append(nn.Sequential()).requires_grad_(False), None),
+        (nn.Sequential(Mlp(hidden=(8,)).build((1, 8, 8), 10)).requires_grad_(False), None),
     ],
 )
 def test_other_models_are_refused_in_one_line(module: nn.Module, reason: str | None) -> None:

@@ -216,7 +216,7 @@ def _tries(reading: Reading, inputs: Tensor, labels: Tensor) -> Iterator[tuple[s
             f"the {kept} examples that were trained on",
             partial(_without_rest, reading, whole, inputs[:, :kept], labels[:, :kept]),
         )
-    if int(labels.min()) > 0:
+    if int(labels.min()) > 0 and len(labels.unique()) > 1:
         yield ("the labels count from 1: give classes from 0", partial(replayed, reading, inputs, labels - 1))
     if 1 < reading.steps <= _MOST_STEPS and reading.unit != 1 and distinct == reading.examples and not reading.ragged:
         for decay in (0.5, 0.9, 0.99, 0.999):
