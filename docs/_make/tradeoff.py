@@ -205,7 +205,7 @@ def _line(tradeoff: Tradeoff, each: Standing, levels: Sequence[str]) -> list[str
     return [
         *line,
         ceilings(row, at),
-        epsilons(tradeoff, row, at),
+        epsilons(tradeoff, row, at).replace(" ", ""),
         *proved,
         released,
         _number(area(tradeoff, row)),
