@@ -127,12 +127,19 @@ def of_unknown(reading: Reading, row: int) -> Reading:
     assert reading.labels is not None
     known, scale = known_examples(reading, 0, weights), float(reading.examples)
     like = next(iter(observed.values()))
-    updated, _ = updates(reading, known)
+    inside = reading.description is not None and reading.description.inside_steps
+    # the same updates serve every description of the reading, also those with softened decisions
+    whole_updates = None if inside else updates(reading, known)
     faint = Candidates(inputs=reading.public_mean.to(like)[None, None], targets=known.targets[:, :1], weights=weights)
 
     def part(description: Description | None) -> "_Part":
-        given = given_known(replace(reading, description=description), observed, known)
+        described = replace(reading, description=description)
+        if whole_updates is None:
+            given = given_known(described, observed, known)
+        else:
+            given = given_updates(described, observed, *whole_updates)
         zero = given({name: torch.zeros_like(value) for name, value in observed.items()}, faint)
+        updated = None if whole_updates is None else whole_updates[0]
         return _Part(description=description, given=given, zero=zero, scale=scale, updated=updated, refit=part)
 
     whole = part(reading.description)
@@ -216,7 +223,7 @@ class _Part:
     given: Given  # whole readings for candidates
     zero: Tensors  # the whole reading of an example without gradient
     scale: float
-    updated: Callable[[Tensors], dict[str, Tensor]]  # client's updates for the unknown example's gradients
+    updated: Callable[[Tensors], dict[str, Tensor]] | None  # client's updates for the unknown example's gradients
     refit: Callable[[Description | None], "_Part"]
     rounding: Noise | None = None  # Gaussian noise in place of a random rounding's likelihood
 
@@ -285,5 +292,7 @@ class _Part:
         raise NotImplementedError(_SINGLE)
 
     def outcomes(self, updates: Tensors) -> Outcomes | None:
-        whole = None if self.inner.senders > 1 else self.inner.outcomes(self.updated(updates))
+        if self.updated is None or self.inner.senders > 1:
+            return None
+        whole = self.inner.outcomes(self.updated(updates))
         return whole and Outcomes(values=self.own(whole.values), chances=whole.chances)

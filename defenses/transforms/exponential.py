@@ -65,14 +65,12 @@ class ExponentialReports(Transform):
     def noise(self, context: Context, state: State) -> AddedNoise:
         """Return the noise that attackers assume: the largest variance of a report over coordinates from -r to r.
         `context` and `state` are not used."""
-        x = self._table()
-        return AddedNoise(variance=float((self._moment(x, 2) - self._moment(x, 1).square()).max()), bound=True)
+        return AddedNoise(variance=float(self._variance(self._table()).max()), bound=True)
 
     def variance_at(self, tensors: Tensors, context: Context) -> dict[str, Tensor]:
         """Return the exact variance of each coordinate's report for these `tensors`, name → (*lead, *shape), with the
         leading axes *lead. `context`: place in the training."""
-        limited = {name: value.clamp(-self.radius, self.radius) for name, value in tensors.items()}
-        return {name: self._moment(x, 2) - self._moment(x, 1).square() for name, x in limited.items()}
+        return {name: self._variance(value.clamp(-self.radius, self.radius)) for name, value in tensors.items()}
 
     @property
     def _rate(self) -> float:
@@ -100,6 +98,9 @@ class ExponentialReports(Transform):
         for value in self._grid():
             total = total + value**power * self._weight(x, value)
         return total / self._total(x)
+
+    def _variance(self, x: Tensor) -> Tensor:
+        return self._moment(x, 2) - self._moment(x, 1).square()
 
     def _table(self) -> Tensor:
         return torch.linspace(-self.radius, self.radius, _FINE * (self.levels - 1) + 1, dtype=torch.float64)
