@@ -282,6 +282,9 @@ class Bayesian(Frozen):
     dependent: Annotated[bool, IN_ID] = False
     """True if each round's privacy cost is corrected by Hölder's inequality, so that rounds may depend on each
     other."""
+    masked: bool = False
+    """True if the server reads only sums and maxima of the clients' privacy costs, from masked messages. At level
+    `client` the server computes the cost from the updates, without a message about costs."""
 
 
 # Fields of the two cells stand in the order of a matrix: the first axis varies slowest.

@@ -112,6 +112,7 @@ def _length(cell: TrainingCell) -> Iterator[str]:
     if bayesian := cell.bayesian:
         words: list[str] = [*bayesian.levels, *([bayesian.instances] if "instance" in bayesian.levels else [])]
         words += ["as printed"] if bayesian.formula == "paper" else []
+        words += ["masked"] if bayesian.masked else []
         yield f"Bayesian {' '.join(words)} δ={bayesian.delta:g}"
 
 

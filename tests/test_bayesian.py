@@ -217,6 +217,31 @@ def test_sequential_costs_add_up_over_clients_and_parallel_ones_take_the_worst()
     assert (whole["parallel"][:5] > whole["sequential"][:5] / 6).all()
 
 
+@pytest.mark.parametrize(("levels", "instances"), [(("instance", "joint"), "parallel"), (("instance",), "sequential")])
+def test_a_server_that_reads_masked_costs_states_the_same_epsilon(levels: Any, instances: Any) -> None:
+    params = {"noise": "batch", "clipping": "flat", "clip": 0.1, "sigma": 3.0}
+    ends, spent = [], []
+    for masked in (False, True):
+        config = Bayesian(levels=levels, instances=instances, delta=1e-3, masked=masked)
+        it, start = course("fed-cdp", params, config, rounds=2)
+        accountant = bayesian.accountant(config, it.cell.federated, start.stages, examples=900)
+        ends.append(train(it, start))
+        spent.append(accountant.reports(ends[-1].costs, 2))
+    assert differing(ends[0].weights, ends[1].weights) is None
+    for level in levels:
+        epsilons = [of[level].epsilon for of in spent]
+        assert epsilons[0] and epsilons[1] == pytest.approx(epsilons[0], rel=1e-9)
+        bare, read = (end.costs[level] for end in ends)
+        assert bool((read >= bare * (1 - 1e-9)).all()), "an estimate from sums is not below"
+
+
+def test_one_clients_cost_cannot_be_masked() -> None:
+    it, start = course("fed-cdp", {"noise": "batch"}, Bayesian())
+    alone = it.cell.federated.model_copy(update={"per_round": 1})
+    config = Bayesian(levels=("instance",), masked=True)
+    assert "two clients" in bayesian.accountant(config, alone, start.stages, examples=900).absent["instance"]
+
+
 def test_accounting_changes_no_weight_and_resumes_bit_for_bit(tmp_path: Path) -> None:
     params = {"noise": "batch", "clipping": "flat", "clip": 0.1, "sigma": 3.0}
     config = Bayesian(levels=("instance", "joint"))

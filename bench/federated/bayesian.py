@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bench import rng
 from bench.cell import Bayesian, Federated
-from bench.defenses.accounting import bayesian, rdp
+from bench.defenses.accounting import bayesian, masked, rdp
 from bench.defenses.accounting.mechanism import Mechanism
 from bench.defenses.accounting.report import RELEASED
 from bench.defenses.base import Context, Tensors
@@ -73,15 +74,15 @@ class Accountant:
             variance = _variance(self.stages, level, self.federated, round_.draw_key.round)
             if level == "instance":
                 moved = torch.cat([_distances(flattened(each, 2)) for each in _clipped(net, round_)])
-                of_clients = np.stack(self._estimates(moved / variance, level))
-                cost = of_clients.max(0) if self.config.instances == "parallel" else of_clients.sum(0)
+                cost = self._joined(np.stack(self._estimates(moved / variance, level)), round_.draw_key)
             else:
                 # at level `joint` only noise acts on the update (`_obstacle`)
                 client = level == "client"
                 sent = (
                     _without_noise(UPDATE_STAGES, round_.update, round_) if client else _noiseless_updates(net, round_)
                 )
-                (cost,) = self._estimates(_distances(flattened(sent, 1)[None]) / variance, level)
+                moved = _distances(flattened(sent, 1)[None]) / variance
+                (cost,) = self._estimates(moved, level, None if client else self._masks(level, round_.draw_key))
             costs[level] = torch.from_numpy(cost)
         return costs
 
@@ -132,15 +133,33 @@ class Accountant:
             for level, cost in costs.items()
         }
 
-    def _estimates(self, moved: Tensor, level: str) -> list[np.ndarray]:
+    def _joined(self, costs: np.ndarray, draw_key: DrawKey) -> np.ndarray:
+        """Return the round's cost (order,) at level "instance", from the cost of each client's examples (client,
+        order)."""
+        parallel, random = self.config.instances == "parallel", self._masks("instance", draw_key)
+        if random is not None:
+            return masked.largest(costs, random) if parallel else masked.summed(costs, random)
+        joined: np.ndarray = costs.max(0) if parallel else costs.sum(0)
+        return joined
+
+    def _masks(self, level: str, draw_key: DrawKey) -> np.random.Generator | None:
+        """Return the source of a round's masks on messages about costs; None: the server reads each cost."""
+        if not self.config.masked:
+            return None
+        return rng.generator(draw_key.seed, "masks of costs", draw_key.draw, draw_key.round, level)
+
+    def _estimates(self, moved: Tensor, level: str, random: np.random.Generator | None = None) -> list[np.ndarray]:
         """Return the privacy cost (order,) of each group of rows: the examples in a client's batch, or all clients of
         the round. `moved` (group, row) is the squared change of a group's mean if the row is removed, divided by the
-        noise variance. `level` gives the sampling rate."""
+        noise variance. `level` gives the sampling rate. With `random`, rows send masked messages."""
         rounds = self.stages.setting.rounds if self.config.dependent else 1
         moments = bayesian.log_moments(
             moved.flatten().double().cpu().numpy(), q=self._rate(level), formula=self.config.formula
         ).reshape(*moved.shape, -1)
-        return [bayesian.cost(group, estimator=self.config.estimator, rounds=rounds) for group in moments]
+        estimator = self.config.estimator
+        if random is not None:
+            return [masked.cost(group, random, estimator=estimator, rounds=rounds) for group in moments]
+        return [bayesian.cost(group, estimator=estimator, rounds=rounds) for group in moments]
 
     def _epsilon(self, level: str, costs: Tensor) -> float | None:
         estimates = len(costs) * (self.federated.per_round if level == "instance" else 1)
@@ -187,6 +206,8 @@ def accountant(config: Bayesian, federated: Federated, stages: Stages, *, exampl
 
     A protected unit (`config.levels`: example or client) without Bayesian ε has a reason in the result's `absent`."""
     obstacles = {level: _obstacle(level, federated, stages) for level in config.levels}
+    if config.masked and "instance" in obstacles and federated.per_round < 2:
+        obstacles["instance"] = "the sum of one client's cost is that cost; give the round two clients at least"
     return Accountant(
         config=config,
         federated=federated,
