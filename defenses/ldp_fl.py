@@ -6,6 +6,7 @@ from typing import Literal
 from bench.defenses.accounting.mechanism import Reports
 from bench.defenses.base import Defense, Setting, StageTransforms
 from bench.defenses.strength import Strength
+from bench.defenses.transforms.arrival import SendAtRandom
 from bench.defenses.transforms.shuffle import ShuffleCoordinates
 from bench.defenses.transforms.two_point import TwoPoint
 from bench.parameters import parameter
@@ -20,6 +21,8 @@ class LdpFl(Defense):
       tensors, and clips weights outside.
     - `sending` = "split" sends each parameter separately: the server (type-0) cannot assemble a client's vector.
       "whole" sends anonymous vectors, which hide the sender but not the vector. "named" hides neither.
+    - `latency` = 0 sends a client's parameters at one moment, so that the server links them as under "whole".
+    - Stragglers drop the reports scheduled before they are ready; the server averages the others.
 
     An attacker at the client's upload (type-1) always sees a client's whole vector of reports."""
 
@@ -41,13 +44,29 @@ class LdpFl(Defense):
         "split", "links visible to the server", source="LDP-FL algorithm 3"
     )
 
+    latency: float = parameter(
+        1.0, "T, longest random latency of a report", unit="of time", source="LDP-FL algorithm 3", low=0, added=True
+    )
+    stragglers: float = parameter(
+        0.0, "share of clients later than T_S in a round", source="ours", low=0, high=1, added=True
+    )
+    lag: float = parameter(0.5, "longest lag of a straggler", unit="as `latency`", source="ours", low=0, added=True)
+
     def transforms(self, setting: Setting) -> StageTransforms:
         report = TwoPoint(
             epsilon=self.epsilon, centre=self.centre, radius=None if self.range == "adaptive" else self.radius
         )
-        if self.sending == "split":
-            return {"client": (report,), "exchange": (ShuffleCoordinates(),)}
-        return {"client": (report,)}
+        split = self._sending == "split"
+        if self.stragglers:
+            if not split:
+                raise ValueError('stragglers drop single reports; give sending="split" and a latency above 0')
+            late = SendAtRandom(latency=self.latency, stragglers=self.stragglers, lag=self.lag)
+            return {"client": (report,), "exchange": (late,)}
+        return {"client": (report,), "exchange": (ShuffleCoordinates(),)} if split else {"client": (report,)}
 
     def mechanism(self, setting: Setting) -> Reports:
-        return Reports(epsilon=self.epsilon, sending=self.sending)
+        return Reports(epsilon=self.epsilon, sending=self._sending)
+
+    @property
+    def _sending(self) -> Literal["split", "whole", "named"]:
+        return "whole" if self.sending == "split" and not self.latency else self.sending

@@ -14,7 +14,7 @@ class ShuffleCoordinates(Transform):
     """Hide which coordinates come from the same client: permute the clients at random, anew for every coordinate of the
     tensors (client, *shape). The server then cannot assemble a client's update; the mean over clients is unchanged. In
     LDP-FL (§3, algorithm 3) a client sends each parameter separately, at a uniform time in (0, T). Independent times
-    never reveal the sender, for any T; T is therefore not simulated."""
+    never reveal the sender, for any T > 0; `arrival.py` has the times and stragglers."""
 
     random: ClassVar[bool] = True
     mixes_clients: ClassVar[bool] = True
