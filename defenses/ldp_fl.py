@@ -6,7 +6,7 @@ from typing import Literal
 from bench.defenses.accounting.mechanism import Reports
 from bench.defenses.base import Defense, Setting, StageTransforms
 from bench.defenses.strength import Strength
-from bench.defenses.transforms.arrival import SendAtRandom
+from bench.defenses.transforms.arrival import DropLate
 from bench.defenses.transforms.shuffle import ShuffleCoordinates
 from bench.defenses.transforms.two_point import TwoPoint
 from bench.parameters import parameter
@@ -22,7 +22,7 @@ class LdpFl(Defense):
     - `sending` = "split" sends each parameter separately: the server (type-0) cannot assemble a client's vector.
       "whole" sends anonymous vectors, which hide the sender but not the vector. "named" hides neither.
     - `latency` = 0 sends a client's parameters at one moment, so that the server links them as under "whole".
-    - Stragglers drop the reports scheduled before they are ready; the server averages the others.
+    - Stragglers drop the reports scheduled before they are ready; the server divides by the expected number of reports.
 
     An attacker at the client's upload (type-1) always sees a client's whole vector of reports."""
 
@@ -57,12 +57,12 @@ class LdpFl(Defense):
             epsilon=self.epsilon, centre=self.centre, radius=None if self.range == "adaptive" else self.radius
         )
         split = self._sending == "split"
-        if self.stragglers:
-            if not split:
-                raise ValueError('stragglers drop single reports; give sending="split" and a latency above 0')
-            late = SendAtRandom(latency=self.latency, stragglers=self.stragglers, lag=self.lag)
-            return {"client": (report,), "exchange": (late,)}
-        return {"client": (report,), "exchange": (ShuffleCoordinates(),)} if split else {"client": (report,)}
+        if self.stragglers and not split:
+            raise ValueError('stragglers drop single reports; give sending="split" and a latency above 0')
+        late = DropLate(latency=self.latency, stragglers=self.stragglers, lag=self.lag) if self.stragglers else None
+        if not split:
+            return {"client": (report,)}
+        return {"client": (report,), "exchange": (late, ShuffleCoordinates()) if late else (ShuffleCoordinates(),)}
 
     def mechanism(self, setting: Setting) -> Reports:
         return Reports(epsilon=self.epsilon, sending=self._sending)

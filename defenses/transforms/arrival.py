@@ -1,4 +1,4 @@
-"""Arrival: clients send each report at a random time, and stragglers lose the reports scheduled before they are ready.
+"""Arrival: clients send each report at a random time, and stragglers drop the reports scheduled before they are ready.
 
 T    longest random latency of a report, after the slowest expected client is ready (LDP-FL's T_S)
 ℓ    lag of a straggler: time from T_S until the straggler is ready"""
@@ -6,30 +6,27 @@ T    longest random latency of a report, after the slowest expected client is re
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
-from bench.defenses.base import Context, State, Tensors, Transform
+from bench.defenses.base import Context, Shown, State, Tensors, Transform
 from bench.defenses.ranges import at_least, positive, share
+from bench.defenses.transforms.rows import broadcast
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SendAtRandom(Transform):
-    """Hide which coordinates come from the same client, by random times of sending (LDP-FL, algorithm 3): the report of
-    client i for coordinate j is scheduled at t_ij, uniform in (0, T), after T_S. The server receives a coordinate's
-    reports in an order independent of other coordinates.
+class DropLate(Transform):
+    """Lose the late reports of stragglers, under random times of sending (LDP-FL, algorithm 3): a client's report for a
+    coordinate is scheduled at t, uniform in (0, T), after T_S. A straggler is ready ℓ after T_S, and drops its reports
+    with t < ℓ. Sent late, the share min(1, ℓ/T) would arrive after T, when only stragglers send, and the server could
+    link them. Times of sending otherwise only permute a coordinate's reports (`shuffle.py`).
 
-    A straggler is ready ℓ after T_S, and drops its reports with t_ij < ℓ. Sent late, the share min(1, ℓ/T) would arrive
-    after T, when only stragglers send, and the server could link them. The server averages a coordinate's received
-    reports: here the average replaces the dropped reports. A coordinate without any report is not updated.
+    The server divides the sum of the received reports by their expected number, so that the mean over clients stays
+    unbiased: a dropped report is 0, another is divided by the probability to arrive in time.
 
-    The paper has no stragglers; here a share of the clients lags in each round, with ℓ uniform in (0, `lag`). With a
-    single straggler, two reports received before ℓ have the same sender with probability 1/(K - 1), all other pairs
-    with 1/K, for K clients."""
+    The paper has no stragglers; here a share of the clients lags in each round, with ℓ uniform in (0, `lag`)."""
 
     random: ClassVar[bool] = True
-    mixes_clients: ClassVar[bool] = True
-    unlinks: ClassVar[bool] = True
+    reads: ClassVar[Shown] = "zeros"
 
     latency: float
     """T, in any unit of time."""
@@ -43,20 +40,32 @@ class SendAtRandom(Transform):
         share("share of stragglers", self.stragglers)
         at_least("lag", self.lag)
 
+    @property
+    def received(self) -> float:
+        """Probability that a report arrives in time: 1 minus `stragglers` times the mean of min(1, ℓ/T)."""
+        most = self.lag / self.latency
+        return 1 - self.stragglers * (most / 2 if most <= 1 else 1 - 1 / (2 * most))
+
+    @property
+    def keeps(self) -> tuple[Shown, ...]:
+        return ("zeros",)
+
     def apply(self, tensors: Tensors, context: Context) -> dict[str, Tensor]:
-        lags, sent = self.lags(next(iter(tensors.values())), context), {}
-        for name, value in tensors.items():
-            arrived = self.times(name, value, context) >= lags.reshape(-1, *[1] * (value.dim() - 1))
-            number = arrived.sum(0, keepdim=True)
-            mean = value.where(arrived, 0.0).sum(0, keepdim=True) / number.clamp_min(1)
-            order = context.draws.uniform(f"{name}/order", value).argsort(dim=0, stable=True)
-            sent[name] = torch.gather(value.where(arrived, mean), 0, order)
-        return sent
+        lags = self.lags(next(iter(tensors.values())), context)
+        return {
+            name: (value / self.received).where(self.times(name, value, context) >= broadcast(lags, value), 0.0)
+            for name, value in tensors.items()
+        }
 
     def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
-        """Return an attacker's candidate updates `tensors` and the unchanged `state`: times keep the mean over clients
-        in expectation. `context`: place in the training."""
+        """Return an attacker's candidate updates `tensors` and the unchanged `state`: lost reports do not change the
+        mean. `context`: place in the training."""
         return dict(tensors), state
+
+    def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
+        """Simulate the transform on an attacker's candidate updates `tensors`, with the lost reports shown by the zeros
+        in the attacked reading `observed`. `context`: place in the training."""
+        return {name: (value / self.received).where(observed[name] != 0, 0.0) for name, value in tensors.items()}
 
     def times(self, name: str, like: Tensor, context: Context) -> Tensor:
         """Return the scheduled times t after T_S, in the shape of `like` (client, …) for the tensor `name`, in the unit
