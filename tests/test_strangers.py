@@ -208,12 +208,18 @@ def _gradient(loss: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy) -> dic
     return {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
 
 
+def _weighted(smoothing: float = 0.0, decay: float = 0.0) -> dict[str, Tensor]:
+    loss = nn.CrossEntropyLoss(weight=torch.arange(1.0, 11), label_smoothing=smoothing)
+    return {n: value + decay * small().get_parameter(n).detach() for n, value in _gradient(loss).items()}
+
+
 def _times(factor: float, **_: Any) -> dict[str, Tensor]:
     return {n: factor * value for n, value in _gradient().items()}
 
 
-def _decayed() -> dict[str, Tensor]:
-    return {n: value + 0.01 * small().get_parameter(n).detach() for n, value in _gradient().items()}
+def _decayed(smoothing: float = 0.0) -> dict[str, Tensor]:
+    loss = nn.CrossEntropyLoss(label_smoothing=smoothing)
+    return {n: value + 0.01 * small().get_parameter(n).detach() for n, value in _gradient(loss).items()}
 
 
 @pytest.mark.parametrize(
@@ -226,6 +232,13 @@ def _decayed() -> dict[str, Tensor]:
         ),
         (lambda: _gradient(lambda z, y: F.mse_loss(z, F.one_hot(y, 10).float())), "the loss is nn.MSELoss on one-hot"),
         (_decayed, r"weight decay of 0\.01 is in the gradient"),
+        (lambda: _decayed(0.1), r"label smoothing of 0\.1 and weight decay of 0\.01 is in"),
+        (
+            lambda: _weighted(0.2),
+            r"\(0: 1, 1: 2, .*, 9: 10\) and label smoothing of 0\.2: declare .*label_smoothing=0\.2",
+        ),
+        (lambda: _weighted(0.0, 0.01), r"\(0: 1, 1: 2, 2: 3, 3: 4\) and weight decay of 0\.01 is in the gradient"),
+        (lambda: _weighted(0.2, 0.01), r"9: 10\) and label smoothing of 0\.2 and weight decay of 0\.01"),
         (lambda: _times(65536.0), r"2\^16: a loss scaler's"),
         (lambda: _times(2.0), "gradients of 2 parts of the batch, accumulated without a division"),
         (lambda: _times(0.9), r"divide by 0\.9"),

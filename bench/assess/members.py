@@ -61,8 +61,8 @@ class Trials:
                 strangers.append(own[torch.randperm(len(own), generator=draw)[:STRANGERS]])
         if len(members) < _FEWEST:
             raise BenchError(
-                f"too few strangers: {len(members)} of the client's examples have {STRANGERS} public examples with the "
-                "same label; give more public examples"
+                f"too few strangers: examples of the client with {STRANGERS} public examples of the same label: "
+                f"{len(members)} of {_FEWEST} or more; give more public examples"
             )
         return cls(members=torch.stack(members), strangers=torch.stack(strangers), fit=fit)
 
