@@ -29,7 +29,7 @@ from bench.trip import Reading
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few evaluations, whatever the machine has time for."""
-    monkeypatch.setattr(plans, "_MOST", 40)
+    monkeypatch.setattr(plans, "MOST", 40)
     monkeypatch.setattr(plans, "_PROBE", (2, 0.0))
     monkeypatch.setattr("bench.assess.remedies._LEAST", 2)
     monkeypatch.setattr("bench.assess.remedies.TRIALS", 2)
@@ -229,6 +229,21 @@ def test_without_public_examples_another_search_draws_the_picture(tmp_path: Path
     assert (tmp_path / str(update.picture)).is_file()
 
 
+def test_a_low_figure_of_a_search_that_the_time_ended_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    short = plans.Search(attack="gradinv", evaluations=3, each=0.1)
+    monkeypatch.setattr(plans, "_search", lambda *_: short)
+    report = api.assess(recorded(public=0), out=tmp_path, minutes=0.5)
+    update = report.listeners[0]
+    attempt = next(attempt for attempt in update.attempts if attempt.attack == "gradinv")
+    assert attempt.cut and "after 3 evaluations; the time limit ended the search" in attempt.line
+    assert "time limit" not in report.verdict  # a closed form reconstructs all examples
+    figure = update.figures["reconstructed"]
+    few = replace(figure, share=replace(figure.share, value=0.0, low=0.0))
+    report = replace(report, listeners=(replace(update, figures={"reconstructed": few}),))
+    assert "0 of 4 reconstructed (the time limit ended the search)" in report.verdict
+    assert not any(attempt.cut for attempt in update.attempts if attempt.attack == "analytic")
+
+
 def test_the_planned_time_counts_search_and_gallery(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine with known speed: half a second before a search, 50 ms an evaluation, 20 ms a candidate."""
     clock = [0.0]
@@ -238,7 +253,7 @@ def test_the_planned_time_counts_search_and_gallery(monkeypatch: pytest.MonkeyPa
         clock[0] += 0.02 * candidates if name == "gallery" else 0.5 + 0.05 * evaluations
 
     monkeypatch.setattr(plans, "attack", attack)
-    monkeypatch.setattr(plans, "_MOST", 2000)
+    monkeypatch.setattr(plans, "MOST", 2000)
     monkeypatch.setattr(plans, "_PROBE", (6, 1.0))
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     update, inside = plans.plans(of_recording(recorded(count=4, public=60), None, None), 100.0, 0)

@@ -131,7 +131,7 @@ def test_faults_of_an_app_are_lines(tmp_path: Path) -> None:
 
 
 def test_the_command_reports_the_app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bench.assess.plans._MOST", 40)
+    monkeypatch.setattr("bench.assess.plans.MOST", 40)
     monkeypatch.setattr("bench.assess.plans._PROBE", (1, 0.0))
     monkeypatch.setattr("bench.assess.remedies._LEAST", 1)
     monkeypatch.setattr("bench.assess.remedies.TRIALS", 1)

@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from bench import api
+from bench.errors import BenchError
 
 pytest.importorskip("opacus")
 pytestmark = [pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")]  # Opacus' own
@@ -115,3 +116,25 @@ def test_opacus_sends_what_dp_sgd_of_the_bench_sends(tmp_path: Path) -> None:
     for reading in (sent, noisy.reading):
         noise = (foreign.flat(reading) - foreign.flat(quiet.reading)) / foreign.variance(noisy.reading) ** 0.5
         assert kstest(noise.numpy(), "norm").pvalue > 0.01
+
+
+def test_a_step_is_read_before_the_optimizer_uses_its_gradients() -> None:
+    from opacus import PrivacyEngine
+
+    torch.manual_seed(4)
+    data = TensorDataset(torch.rand(90, 36), torch.randint(4, (90,)))
+    linear = nn.Linear(36, 4)
+    model, optimizer, loader = PrivacyEngine().make_private(
+        module=linear,
+        optimizer=torch.optim.SGD(linear.parameters(), lr=0.1),
+        noise_multiplier=0.5,
+        max_grad_norm=1.0,
+        data_loader=DataLoader(data, batch_size=15),
+    )
+    x, y = next(each for each in loader if len(each[0]))
+    nn.functional.cross_entropy(model(x), y).backward()
+    step = api.from_opacus(model, optimizer)
+    assert f"{len(x)} examples drawn, 15 expected" in repr(step) and len(repr(step)) < 100
+    optimizer.step()
+    with pytest.raises(BenchError, match=r"has used these gradients; call from_opacus before optimizer.step\(\)"):
+        api.from_opacus(model, optimizer)

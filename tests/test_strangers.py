@@ -15,13 +15,10 @@ from torch import Tensor, nn
 from bench import api
 from bench.attacks.objective.local import momentum_gain, reaches
 from bench.attacks.objective.mismatch import observations
-from bench.cell import Entry
-from bench.cli.common import print_table
 from bench.errors import BenchError
 from bench.gradients import group_gradients
 from bench.own.replay import replayed
 from bench.own.rounding import rounded
-from bench.record.names import entry_text
 
 SHAPE = (1, 8, 8)
 _DATA = load_digits()
@@ -770,11 +767,3 @@ def test_unusual_models_are_attacked_as_they_are(kind: str) -> None:
             api.attack(reading, "analytic")
     for held in (model, reading.model):  # a call with other weights leaves the model as it was
         assert all(isinstance(value, nn.Parameter) for value in held.parameters())
-
-
-def test_names_of_records_from_elsewhere_are_printable(capsys: pytest.CaptureFixture[str]) -> None:
-    name = entry_text(Entry(name="a\x1b[2J\u202e", params={"b": "\x1b]0;evil\x07"}))
-    assert name.isprintable() and name.startswith("a\ufffd[2J\ufffd(b=")
-    print_table(("defense", ""), [("\x1b[31mred\u202e\nsecond line", "")])
-    out = capsys.readouterr().out
-    assert "\x1b" not in out and "\u202e" not in out and "second line" in out

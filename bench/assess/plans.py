@@ -24,7 +24,7 @@ from bench.trip import Reading
 
 LEAST = 40  # evaluations of a search; fewer are no attack
 EXAMPLES = 256  # behind an update, at most, for the search: more never came back
-_MOST = 2000  # evaluations; more change little
+MOST = 2000  # evaluations; more change little
 _INSIDE = 8  # single examples attacked inside the client
 _SEARCHES = ("map", "gradinv")  # the second needs no public examples
 _SHARES = {"update": (0.45, 0.15), "inside": (0.15, 0.05)}  # of the time: search, gallery
@@ -171,11 +171,11 @@ def _search(name: str, reading: Reading, seconds: float, seed: int) -> Search:
     except BenchError as error:
         return Search(attack=name, refused=reason_of(error, name))
     fit, before, more = int((seconds - fixed) / each), 0.0, 0.0
-    curved = curved_from(reading, registry.instance("attacks", name, {}).starts) if name == "map" else _MOST + 1
-    if min(fit, _MOST) >= curved:
+    curved = curved_from(reading, registry.instance("attacks", name, {}).starts) if name == "map" else MOST + 1
+    if min(fit, MOST) >= curved:
         before, more = curved_seconds(reading, Key(seed=seed))
         fit = max(min(fit, curved - 1), int((seconds - fixed - before) / (each + more)))
-    fit = min(fit, _MOST)
+    fit = min(fit, MOST)
     if fit < LEAST:
         return Search(attack=name, each=each, refused=f"an evaluation takes {each:.2g} s; give more minutes")
     whole = fixed + fit * each + (before + fit * more if fit >= curved else 0.0)

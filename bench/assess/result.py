@@ -38,6 +38,8 @@ class Attempt:
     """The attack's result in words, or the reason why the attack did not run."""
     seconds: float
     """Duration of the attack, in seconds."""
+    cut: bool = False
+    """True if the attack searched for fewer evaluations than are useful, because the time was limited."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,9 +128,11 @@ class Assessment:
 
 def _counts(listener: Listener) -> str:
     """Return the listener's figures as counts of examples."""
+    cut = any(attempt.cut for attempt in listener.attempts)
     counts = [
         f"{round(each.share.value * each.of)} of {each.of} {name}"
         + (f" (chance {each.chance:.0%})" if name == "recognised" and each.chance else "")
+        + (" (the time limit ended the search)" if name == "reconstructed" and cut and each.share.value < 1 else "")
         for name, each in listener.figures.items()
     ]
     return ", ".join(counts) or "not measured, as no attack ran"

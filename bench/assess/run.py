@@ -12,7 +12,7 @@ from typing import Protocol
 from bench.assess import members, page
 from bench.assess.client import Client, of_reading, of_recording
 from bench.assess.decides import decides
-from bench.assess.plans import Plan, Search, plans, reason_of
+from bench.assess.plans import MOST, Plan, Search, plans, reason_of
 from bench.assess.remedies import of_what, remedies, trials_within
 from bench.assess.result import Assessment, Attempt, Figure, Listener
 from bench.ceilings.by_epsilon import ceiling
@@ -154,10 +154,9 @@ def _listener(plan: Plan, client: Client, defense: Chosen | None, folder: Path, 
             continue
         scores = _scores(result, plan, client)
         found.append((scores, result))
-        seconds = round(time.monotonic() - began, 1)
-        attempts.append(
-            Attempt(attack=search.attack, line=_line(scores, search, int(result.evaluations.max())), seconds=seconds)
-        )
+        seconds, used = round(time.monotonic() - began, 1), int(result.evaluations.max())
+        cut = bool(search.each) and used == search.evaluations < MOST and scores.summary.asr.value < 1
+        attempts.append(Attempt(attack=search.attack, line=_line(scores, search, used, cut), seconds=seconds, cut=cut))
     figures = dict(_figures([scores for scores, _ in found]))
     attempt, recognised = _gallery(plan, defense, seed)
     attempts.append(attempt)
@@ -195,12 +194,13 @@ def _refused(name: str, error: BenchError, began: float) -> Attempt:
     return Attempt(attack=name, line=line, seconds=round(time.monotonic() - began, 1))
 
 
-def _line(scores: Scores, search: Search, used: int) -> str:
+def _line(scores: Scores, search: Search, used: int, cut: bool) -> str:
     summary = scores.summary
     leaked = sum(example.success for each in scores.readings for example in each.examples)
     psnr = summary.medians.get("psnr_db")
     median = "" if psnr is None else f", median PSNR {psnr:.1f} dB"
     effort = f" after {used} evaluations" if search.each else ""
+    effort += f"; the time limit ended the search (useful: {MOST})" if cut else ""
     return f"{leaked} of {summary.examples} examples reconstructed{median}{effort}"
 
 
