@@ -70,7 +70,8 @@ def _mask(seed: int, round_: int, name: str, shape: tuple[int, ...], kept: float
 
 @lru_cache(maxsize=_CACHED)
 def _columns(seed: int, round_: int, name: str, rows: int, rank: int) -> Tensor:
-    return torch.linalg.qr(torch.from_numpy(_draws(seed, round_, name).standard_normal((rows, rank))))[0]
+    columns: Tensor = torch.linalg.qr(torch.from_numpy(_draws(seed, round_, name).standard_normal((rows, rank))))[0]
+    return columns
 
 
 def _draws(seed: int, round_: int, name: str) -> np.random.Generator:
