@@ -13,6 +13,7 @@ from bench.attacks.search.clients import by_client, joined
 from bench.attacks.search.probable import most_probable, objective_of, unfit
 from bench.attacks.search.scale import blind_to_scale, usual_brightness
 from bench.attacks.search.space import Gaussian, public_space
+from bench.attacks.search.unmix import by_example
 from bench.parameters import parameter
 from bench.rng import Key
 from bench.trip import Budget, Reading, Reconstruction
@@ -40,6 +41,9 @@ class Map(Attack):
       explain the reading.
     - A mean over clients of quantised messages (signs, ternary values, few levels) shows each message: the search then
       runs on each client's message separately (`search/clients.py`).
+    - For an undefended batch with fewer examples than classes at a net with ReLUs before the last layer, this layer's
+      gradient shows each example's features. The search starts from the images with these features
+      (`search/unmix.py`).
     - With the grant `mates`, only the first example behind a reading is unknown. The search takes the example's part in
       the reading (`objective/known.py`), and mean and covariance of public examples with the example's label. Behind
       a random rounding, a first search replaces the rounding's likelihood by Gaussian noise; a second search goes on
@@ -89,7 +93,7 @@ class Map(Attack):
     ) -> Reconstruction:
         reading = rescaled(reading)
 
-        def search(part: Reading, within: Budget) -> Reconstruction:
+        def search(part: Reading, within: Budget, known: Start | None = known) -> Reconstruction:
             distinct = distinct_examples(part)
             return most_probable(
                 part,
@@ -102,7 +106,8 @@ class Map(Attack):
                 known=known,
             )
 
-        result = by_client(reading, budget, key, search) or search(reading, budget)
+        result = by_client(reading, budget, key, search) or by_example(reading, budget, key, search)
+        result = result or search(reading, budget)
         if not blind_to_scale(reading):
             return result
         way = result.trajectory

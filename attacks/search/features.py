@@ -14,13 +14,13 @@ from bench.attacks.solvers.lbfgs import Lbfgs
 from bench.attacks.solvers.loop import minimise
 from bench.trip import Reading
 
-_STAGES = ((1e-4, 100), (1e-6, 300))  # weight of -log p, and the evaluations at the stage's end
+_STAGES = ((1e-4, 1 / 3), (1e-6, 1.0))  # weight of -log p, and the share of the evaluations at the stage's end
 _FLAT, _FALL = 20, 0.02  # a stage ends if its loss falls by less than the share (second) over the evaluations (first)
 _UNIT = 1e5  # factor on losses for the solver, whose tolerances are absolute
 _CHUNK = 128  # images in work at once
 
 
-def images_of(below: Below, features: Tensor, reading: Reading) -> tuple[Tensor, Tensor]:
+def images_of(below: Below, features: Tensor, reading: Reading, evaluations: int = 300) -> tuple[Tensor, Tensor]:
     """Recover images from known features, for example from the gradient of a fully connected layer behind convolutions.
     For each image, a search minimises the squared distance to the features, plus the weighted -log p of a Gaussian
     prior fitted to public images, from the mean public image on. Return the images (image, *shape), and the evaluations
@@ -28,7 +28,8 @@ def images_of(below: Below, features: Tensor, reading: Reading) -> tuple[Tensor,
 
     - `below`: the convolutions, which map images to features.
     - `features` (image, feature): the known features.
-    - `reading`: the attacked readings, source of the public images."""
+    - `reading`: the attacked readings, source of the public images.
+    - `evaluations`: limit per image."""
     like = next(iter(below.weights.values()))
     space = public_space(reading)
     mean = below.features_of_all(reading.public_mean[None].to(like)).to(like)
@@ -44,7 +45,9 @@ def images_of(below: Below, features: Tensor, reading: Reading) -> tuple[Tensor,
             initial=u,
             value_range=reading.value_range,
         )
-        limits = RowLimits(evaluations=until, flat_after=_FLAT, least_fall=_FALL, explained=torch.inf)
+        limits = RowLimits(
+            evaluations=max(1, round(until * evaluations)), flat_after=_FLAT, least_fall=_FALL, explained=torch.inf
+        )
         solver = Lbfgs(line_search="backtracking")
         solution = minimise(problem, solver, limits, rows, chunk=_CHUNK, spent=spent, traced=0)
         u, spent = solution.x, solution.evaluations
