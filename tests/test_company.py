@@ -55,7 +55,7 @@ def knowing(name: str) -> list[Any]:
     """What the attack may know; the adaptive ones are slow, but for who is nothing else, and so are cpl's kin."""
     attack: type[Attack] = registry.load("attacks", name)
     marked = {"adaptive": [pytest.mark.slow]} if "plain" in attack.knowledge else {}
-    if name in ("dlg", "idlg", "gradinv"):
+    if name in ("compensated-gradinv", "dlg", "idlg", "gradinv"):
         marked["plain"] = [pytest.mark.slow]
     return [pytest.param(name, knows, marks=marked.get(knows, [])) for knows in attack.knowledge]
 

@@ -45,7 +45,7 @@ SMALLER = {  # the promises do not depend on it
     "token-span": {"starts": 2},
     "token-matching": {"starts": 1},
 }
-LIKE_CPL = {"dlg", "idlg", "gradinv", "demix"}  # other parts in the same engine
+LIKE_CPL = {"compensated-gradinv", "dlg", "idlg", "gradinv", "demix"}  # other parts in the same engine
 LIKE_CNN = {"convnet8"}  # more of the same layers
 # Contracts left to `tox -e full`: dp-sgd (clip, noise on the step) and fed-sdp (on the server) keep them by default
 # for the same transforms; censor runs the model for each draw.  Draws are tested for ldp-fl in tests/test_reports.py,

@@ -28,6 +28,7 @@ LAYERS = (
         "kinds",
         "trip",
         "rows",
+        "spectrum",
         "cell",
         "epsilon",
         "unpickle",

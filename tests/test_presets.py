@@ -207,7 +207,8 @@ def test_the_suite_of_attacks_names_every_attack_that_reconstructs_from_its_read
     named = {cell.attack.name for cell in cells(ATTACKS)}
     others = set(registry.names("attacks")) - named
     # baselines without a gradient; a list of candidates; mixtures, which no condition has; servers that choose weights;
-    # texts; a closed form for single undefended examples; ReLUs behind a fully connected first layer
+    # texts; a closed form for single undefended examples; ReLUs behind a fully connected first layer; the noise of a
+    # single defense
     baselines = {"prior-mean", "prior-nearest", "prior-class-mean", "labels-only"}
     assert others == {
         *baselines,
@@ -220,6 +221,7 @@ def test_the_suite_of_attacks_names_every_attack_that_reconstructs_from_its_read
         "token-matching",
         "r-gap",
         "spear",
+        "compensated-gradinv",
     }
 
 

@@ -1,6 +1,5 @@
 """Compensation: the server removes the noise part of a mean update, identified by random-matrix theory."""
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -9,6 +8,7 @@ from torch import Tensor
 from bench.defenses.base import Context, Tensors, Transform
 from bench.defenses.ranges import at_least
 from bench.rows import flattened, unflattened
+from bench.spectrum import as_matrix, without_noise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,15 +33,9 @@ class Compensate(Transform):
 
     def apply(self, tensors: Tensors, context: Context) -> dict[str, Tensor]:
         vectors = flattened(tensors, context.lead)
-        size = vectors.shape[-1]
         if not bool(torch.isfinite(vectors).all()):
             return dict(tensors)  # the training reports that it diverged
-        width, height = self._size(size)
-        c = self._matrix(vectors, width, height)
-        values, directions = torch.linalg.eigh(c.mT @ c / height)
-        noise = directions * self._is_noise(values, width / height).to(c)[..., None, :]
-        # C - C·N·Nᵀ with the noise's directions N: without such directions, C bit for bit
-        kept = (c - c @ noise @ noise.mT).flatten(-2)[..., :size]
+        kept = without_noise(vectors, variance=self.variance, quotient=self.quotient, tolerance=self.tolerance)
         return unflattened(kept, tensors, context.lead)
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
@@ -49,26 +43,10 @@ class Compensate(Transform):
         reading `observed` shows: C·P·Pᵀ, with the candidate as a matrix C. The rows of the reading, as a matrix, lie in
         the span of P, so P is computed from these rows. The last row is left out for P, because it was cut off with the
         padding. `context`: place in the training."""
-        width, height = self._size(flattened(tensors, context.lead).shape[-1])
-        c, seen = (self._matrix(flattened(each, context.lead), width, height) for each in (tensors, observed))
+        c, seen = (as_matrix(flattened(each, context.lead), self.quotient) for each in (tensors, observed))
         shown = seen[..., :-1, :].detach()
         _, values, v = torch.linalg.svd(shown.where(shown.isfinite(), 0.0), full_matrices=False)
         floor = values[..., :1] * torch.finfo(values.dtype).eps * max(shown.shape[-2:])
         p = v * (values > floor)[..., :, None].to(v)
         size = flattened(tensors, context.lead).shape[-1]
         return unflattened(((c @ p.mT) @ p).flatten(-2)[..., :size], tensors, context.lead)
-
-    def _size(self, size: int) -> tuple[int, int]:
-        """Return the matrix size for an update with `size` coordinates: w columns and v rows."""
-        width = max(1, int(math.sqrt(size / self.quotient)))
-        return width, -(-size // width)
-
-    def _matrix(self, vectors: Tensor, width: int, height: int) -> Tensor:
-        padded: Tensor = torch.nn.functional.pad(vectors, (0, height * width - vectors.shape[-1]))
-        matrix: Tensor = padded.unflatten(-1, (height, width))
-        return matrix
-
-    def _is_noise(self, values: Tensor, ratio: float) -> Tensor:
-        low = self.variance * (1 - math.sqrt(ratio)) ** 2 * (1 - self.tolerance)
-        high = self.variance * (1 + math.sqrt(ratio)) ** 2 * (1 + self.tolerance)
-        return (values >= low) & (values <= high)
