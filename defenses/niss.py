@@ -25,7 +25,10 @@ class Niss(Defense):
     The noise variance of an upload is then (2 + σ_r²)·σ²C². In the mean over clients, the noise variance is σ_r² times
     its value without the exchange: 0 at σ_r = 0. Clients exchange pieces at stage `exchange`, so the update that leaves
     a client (type-1) is only clipped. All clients must have equal weights in the mean, and all neighbours must be in
-    the round of K clients: v ≤ K - 1."""
+    the round of K clients: v ≤ K - 1.
+
+    With `devices` the neighbours of a client are devices of the same owner, and none colludes (§V-C). Then the owner's
+    noise cancels in the mean over the owner's devices, which the server can compute."""
 
     reference = "Wang, Li, Zhou et al. 2021 (NISS), §IV, algorithm 2, theorems 2 and 3"
     stages = ("client", "exchange")
@@ -35,16 +38,26 @@ class Niss(Defense):
     sigma: float = parameter(1.0, "σ, noise multiplier of one client", source="ours", low=0)
     shares: int = parameter(10, "v, shares of a client's noise", source="ours", low=1)
     factor_variance: float = parameter(0.0, "σ_r², of the factor on a received share", source="NISS §V", low=0)
+    devices: int = parameter(
+        0,
+        "devices of an owner, who exchange shares only with each other; 0: neighbours from the whole round",
+        source="NISS §V-C",
+        low=0,
+        added=True,
+    )
 
     def transforms(self, setting: Setting) -> StageTransforms:
         noise = NoiseShares(
-            deviation=self.sigma * self.clip, shares=self._shares(setting), factor_variance=self.factor_variance
+            deviation=self.sigma * self.clip,
+            shares=self._shares(setting),
+            factor_variance=self.factor_variance,
+            group=self.devices,
         )
         return {"client": (Clip(bound=self.clip, per="flat"),), "exchange": (noise,)}
 
     def mechanism(self, setting: Setting) -> Mechanism:
-        rho, q, shares = self.factor_variance, setting.colluders, self._shares(setting)
-        variance = conditional_variance(rho, clients=setting.per_round, shares=shares, q=q)
+        rho, q, shares = self.factor_variance, 0.0 if self.devices else setting.colluders, self._shares(setting)
+        variance = conditional_variance(rho, clients=self._ring(setting), shares=shares, q=q)
         on_sum = (setting.per_round * aggregate_variance(rho)) ** 0.5
         known = f", {q:.0%} of the neighbours telling" if q else ""
         return Mechanism(
@@ -61,7 +74,17 @@ class Niss(Defense):
             ),
         )
 
-    def _shares(self, setting: Setting) -> int:
+    def _ring(self, setting: Setting) -> int:
         if setting.per_round < 2:
             raise ValueError("there are no neighbours in a round of one client; give the round two at least")
-        return min(self.shares, setting.per_round - 1)
+        if not self.devices:
+            return setting.per_round
+        if self.devices < 2 or setting.per_round % self.devices:
+            raise ValueError(
+                f"{setting.per_round} clients in a round are no groups of {self.devices} devices; give 2 or more, "
+                "and rounds of whole groups"
+            )
+        return self.devices
+
+    def _shares(self, setting: Setting) -> int:
+        return min(self.shares, self._ring(setting) - 1)

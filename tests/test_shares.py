@@ -125,6 +125,41 @@ def test_epsilon_counts_the_conditional_noise_and_says_so(q: float) -> None:
     assert [one.convention for one in spent] == ["valid", "idealised"], "Fed-αCDP's count does not speak of shares"
 
 
+def own_devices(colluders: float = 0.0, rho: float = 0.0) -> Tensor:
+    """What lies on zero uploads of three owners with four devices each."""
+    draws = KeyedDraws(seed=1, fields=("test",), rows=tuple((n,) for n in range(CLIENTS)))
+    context = Context(lead=1, stage="exchange", round=0, step=0, setting=setting(), draws=draws, colluders=colluders)
+    transform = Niss(sigma=3.0, shares=8, factor_variance=rho, devices=4).transforms(setting())["exchange"][0]
+    zero = {"a": torch.zeros(CLIENTS, SIZE, dtype=torch.float64)}
+    return transform.apply(zero, context)["a"] / 3  # type: ignore[attr-defined,no-any-return]
+
+
+def test_an_owners_devices_do_not_collude_and_their_noise_cancels_in_the_owners_mean() -> None:
+    """NISS §V-C: the grant of colluders changes nothing; but a server who knows the owner sums the devices' uploads."""
+    found = own_devices(rho=0.25)
+    assert torch.equal(found, own_devices(colluders=1.0, rho=0.25))
+    assert near(float(found.var(1).mean()), upload_variance(0.25), CLIENTS * SIZE)
+    of_owner = own_devices().unflatten(0, (3, 4)).sum(1)
+    assert of_owner.abs().max() < 1e-9, "perfect offset within each owner"
+    assert own_devices().var(1).min() > 1.9, "and no upload without noise"
+
+
+def test_an_adversary_who_knows_the_owners_other_devices_finds_less_noise_than_in_a_ring_of_all() -> None:
+    given = setting()
+    own, all_ = (Niss(factor_variance=0.1, shares=3, devices=d).mechanism(given).rows["server"] for d in (4, 0))
+    expected = conditional_variance(0.1, clients=4, shares=3)
+    assert own == pytest.approx(expected**0.5 / 2) and own < all_
+    found = own_devices(rho=0.1).numpy()[:4]
+    left = found[0] - found[1:].T @ np.linalg.lstsq(found[1:].T, found[0], rcond=None)[0]
+    assert near(float(left.var()), expected, SIZE)
+
+
+@pytest.mark.parametrize("devices", [1, 5])
+def test_a_round_consists_of_whole_groups_of_devices(devices: int) -> None:
+    with pytest.raises(ValueError, match=f"12 clients in a round are no groups of {devices} devices"):
+        Niss(devices=devices).transforms(setting())
+
+
 def test_a_round_has_no_more_neighbours_than_clients() -> None:
     assert Niss(shares=50).transforms(setting(4))["exchange"][0].shares == 3  # type: ignore[attr-defined]
     with pytest.raises(ValueError, match="no neighbours in a round of one client"):
