@@ -8,7 +8,7 @@ from torch import Tensor
 
 def as_matrix(vectors: Tensor, quotient: float) -> Tensor:
     """Arrange the coordinates of updates, padded with zeros, as the rows of a matrix: (*lead, coordinate) → (*lead, v,
-    w), with v/w about `quotient` ≥ 1."""
+    w), with v/w about `quotient` ≥ 1. `vectors`: the updates."""
     size = vectors.shape[-1]
     width = max(1, int(math.sqrt(size / quotient)))
     height = -(-size // width)

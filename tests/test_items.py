@@ -93,6 +93,8 @@ def test_parameters_of_a_defense_must_agree() -> None:
     assert items.agrees({"name": "prune", "share": 0.7}, defense) and items.agrees("prune", defense)
     assert not items.agrees({"name": "prune", "share": 0.8}, defense)
     assert not items.agrees({"name": "prune", "rank": 1}, defense)
+    assert items.agrees({"name": "prune", "rank": "absent"}, defense)
+    assert not items.agrees({"name": "prune", "share": "absent"}, defense)
 
 
 def shown(**fields: Any) -> list[str]:

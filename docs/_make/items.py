@@ -14,6 +14,7 @@ from bench.cell import AnyCell, Entry
 from bench.record.schema import Record
 from bench.registry import entries
 
+ABSENT = "absent"  # a parameter at a default that its cells leave out
 FULL, PARTLY, SMALL, MISSING = "full scale", "partly", "small", "missing"
 RATINGS = {
     FULL: "every part has a record at the paper's own N, K, T, L, B, data set and net; parts without figures have "
@@ -230,10 +231,13 @@ def _plain(value: Any) -> Any:
 
 
 def agrees(pattern: Any, value: Any) -> bool:
-    """Whether a value of `fields_of` has a pattern: a name, a value, or a table of some keys."""
+    """Whether a value of `fields_of` has a pattern: a name, a value, or a table of some keys, `ABSENT` for none."""
     if isinstance(value, Mapping):
         wanted = pattern if isinstance(pattern, Mapping) else {"name": pattern}
-        return all(key in value and agrees(part, value[key]) for key, part in wanted.items())
+        return all(
+            key not in value if part == ABSENT else key in value and agrees(part, value[key])
+            for key, part in wanted.items()
+        )
     if isinstance(value, tuple):
         value = list(value)
     return bool(pattern == value)
