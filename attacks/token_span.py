@@ -1,7 +1,7 @@
 """Recover texts from a transformer's gradients, by their row spaces."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from bench.attacks.base import Attack, closed_form
 from bench.attacks.labels.infer import infer_labels
 from bench.attacks.objective.mismatch import mean_observation, observations
+from bench.attacks.texts.language import Language
+from bench.gradients import group_gradients, one_hot
 from bench.kinds.texts import PAD
 from bench.parameters import parameter
 from bench.rng import Key
@@ -27,8 +29,12 @@ _CLOSE = 4  # changed texts compared again in double precision, in single precis
 _STARTS = 8  # texts improved in parallel
 _MOVES = 32  # exchanges of a token tested exactly, by the derivative the best
 _WIDER = 4  # times as many, before a start is given up
+_PLAUSIBLE = 0.5  # of the starts: texts drawn by a language model of public texts; the others are uniform
 _LEAST = 0.01  # of the mean share outside, in a position: bounds the weights of positions
 _COMPLETIONS = 4  # of a text to each greater length, before a start is given up
+_SPARE = 8  # directions left outside the row space and the vectors of found texts: no text lies in all directions
+_GONE = 1e-6  # mean square of a text's shares outside, at least, after its gradient was subtracted
+_NEW = 1e-5  # of a vector's length: above rounding of the row space, if the vector is in it
 _NOTES = ("starts of the search for texts count as restarts; no gradient is matched",)
 
 
@@ -86,25 +92,36 @@ class TokenSpan(Attack):
         nothing = reading.public_mean.double().cpu().expand(count, -1)
         if not all(bool(torch.isfinite(value).all()) for value in gradients.values()):
             return _Result(texts=nothing, loss=float("nan"), certain=0.0, status="nan")
-        limit = count * reading.shape[0]
-        whole = net.telling(gradients, limit)
-        candidates = _candidates(net, whole, gradients, count, limit)
-        search = _Search(net, whole, candidates)
-        losses: dict[tuple[int, ...], float] = {}
+        language = Language.of(reading.public_inputs, net.tokens)
+        left = _Left(net=net, sent=gradients, rest=gradients, count=count, classes=reading.classes)
+        search = left.search(language)
+        certain: dict[tuple[int, ...], float] = {}
+        others: dict[tuple[int, ...], float] = {}
         for start in range(0, self.starts * count, _STARTS):
-            if not candidates[:, 0].any():
+            if not search.possible:
                 break
             draws = [key.generator("start", index, 0, start + number) for number in range(_STARTS)]
-            losses |= search.improve(draws, {text for text, loss in losses.items() if loss <= _EXACT})
-            if not whole.null.shape[1] or sum(loss <= _EXACT for loss in losses.values()) >= count:
-                break  # all texts are equally near, or all texts are certain
-        best = sorted(losses, key=lambda text: losses[text])[:count]
-        certain = sum(losses[text] <= _EXACT for text in best)
+            ends = search.improve(draws, set(certain))
+            others |= {text: loss for text, loss in ends.items() if text not in certain}
+            if not search.whole.null.shape[1]:
+                break  # all texts are equally near
+            new = {text: loss for text, loss in others.items() if loss <= _EXACT}
+            new |= search.dependent(sorted(others, key=lambda text: others[text]))
+            if not new:
+                continue
+            certain |= new
+            if len(certain) >= count:
+                break
+            left = left.without(search, certain)
+            search = left.search(language)
+            others = search.losses([text for text in others if text not in new])
+        best = [*sorted(certain, key=lambda text: certain[text]), *sorted(others, key=lambda text: others[text])][:count]
         texts = torch.tensor(best, dtype=torch.float64).reshape(-1, *reading.shape)
+        losses = certain | others
         return _Result(
             texts=torch.cat([texts, nothing[len(best) :]]),
             loss=float(np.mean([losses[text] for text in best])) if best else 1.0,
-            certain=certain / count,
+            certain=min(len(certain), count) / count,
         )
 
 
@@ -114,6 +131,51 @@ class _Result:
     loss: float  # mean of the texts' `_Search.loss`
     certain: float  # share of examples with a certificate
     status: Status = "ok"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Left:
+    """What a gradient says about texts that are not known yet."""
+
+    net: "_Net"
+    sent: Tensors  # the reading, name → (*shape)
+    rest: Tensors  # the reading without the gradients of known texts
+    count: int  # examples behind the reading
+    classes: int
+    gone: frozenset[tuple[int, ...]] = frozenset()  # known texts, whose gradients are subtracted
+    kept: tuple[tuple[int, ...], ...] = ()  # known texts whose gradients could not be subtracted
+
+    @property
+    def limit(self) -> int:
+        return (self.count - len(self.gone)) * self.net.positions
+
+    def search(self, language: Language) -> "_Search":
+        """Return a search for the unknown texts; known texts that are still in the rest extend its row space."""
+        whole = self.net.telling(self, self.limit)
+        candidates = _candidates(self, whole)
+        search = _Search(self.net, whole, candidates, language)
+        return search if not self.kept else _Search(self.net, search.with_known(self.kept), candidates, language)
+
+    def without(self, search: "_Search", certain: Iterable[tuple[int, ...]]) -> "_Left":
+        """Subtract the gradients of `certain` texts. A label and the weight 1 / examples are right if the text's
+        vectors leave the span of the row space and the other texts' vectors."""
+        rest, gone, kept = dict(self.rest), set(self.gone), []
+        waiting = [text for text in certain if text not in gone]
+        for text in waiting:
+            others = [other for other in waiting if other not in gone and other != text]
+            tries = []
+            for label in range(self.classes):
+                gradient = self.net.gradient(text, label, self.classes)
+                less = {name: value - gradient[name] / self.count for name, value in rest.items()}
+                outside = _Outside.of(self.net, search.whole.paths, replace(self, rest=less), self.limit)
+                tries.append((search.share(text, others, outside), label, less))
+            share, _, less = max(tries, key=lambda each: each[0])
+            if share > _GONE:
+                rest = less
+                gone.add(text)
+            else:
+                kept.append(text)
+        return replace(self, rest=rest, gone=frozenset(gone), kept=tuple(kept))
 
 
 class _Stop(Exception):
@@ -127,6 +189,7 @@ class _Net:
     crops: bool  # padding may be cut off: the vectors of the tokens stay equal
     embedding: str  # path of the token embedding
     table: Tensor  # (token, value): its weights, trained or frozen
+    weights: Tensors  # of the model, name → (*shape)
     single: tuple[tuple[str, ...], ...]  # trained linear layers on the vectors of single tokens, by input
     whole: tuple[tuple[str, ...], ...]  # trained linear layers on vectors that depend on the whole text, by input
 
@@ -160,9 +223,17 @@ class _Net:
             crops=_crops(model, frozenset(weights), reading.shape[0]),
             embedding=embeddings[0],
             table=weights.get(f"{embeddings[0]}.weight", embedding.weight).detach(),
+            weights=weights,
             single=single,
             whole=whole,
         )
+
+    def gradient(self, text: tuple[int, ...], label: int, classes: int) -> Tensors:
+        """Return the model's gradient for the `text` (token ids) with the class number `label`, name → (*shape)."""
+        inputs = torch.tensor(text, dtype=torch.float64)[None, None]
+        targets = one_hot(torch.tensor([[label]]), classes, torch.float64)
+        each = group_gradients(self.model, self.weights, inputs, targets)
+        return {name: value[0] for name, value in each.items()}
 
     def inputs(self, path: str, texts: Tensor) -> Tensor:
         """Return the inputs of the layer at `path` for `texts` (text, position), each followed by 1: (text, position,
@@ -185,17 +256,17 @@ class _Net:
         """Return a copy whose vectors have single precision."""
         return replace(self, model=copy.deepcopy(self.model).float(), table=self.table.float())
 
-    def telling(self, gradients: Tensors, limit: int) -> "_Outside":
+    def telling(self, left: _Left, limit: int) -> "_Outside":
         """Select the layer whose gradient decides best whether a whole text is right: the next attention layer, or
         without such a layer, the layer with the greatest rank. Layers with a full row space are the last choice. Return
         the directions outside the row space of the layer's gradient.
 
-        - `gradients`: the reading, name → (*shape).
+        - `left`: the reading.
         - `limit`: largest possible rank, the number of tokens behind the reading."""
         size = len(self.single[0]) if self.single else 2
-        layers = _seen(self.whole, gradients) or self.whole
+        layers = _seen(self.whole, left.rest) or self.whole
         last = next((n for n, paths in enumerate(layers) if len(paths) >= size > 1), None)
-        several = [_Outside.of(self, paths, gradients, limit) for paths in layers[: None if last is None else last + 1]]
+        several = [_Outside.of(self, paths, left, limit) for paths in layers[: None if last is None else last + 1]]
         attention = last is not None
         ranked = [(one.exact, attention and n == len(several) - 1, one.rank, n) for n, one in enumerate(several)]
         return several[max(ranked)[-1]]
@@ -268,6 +339,12 @@ def _seen(layers: tuple[tuple[str, ...], ...], gradients: Tensors) -> tuple[tupl
     return tuple(paths for paths in layers if any(bool(gradients[f"{path}.weight"].any()) for path in paths))
 
 
+def _rest(parts: Tensor) -> Tensor:
+    """Return orthogonal directions outside the span of the rows in `parts` (vector, value): (value, direction)."""
+    singular, right = _spectrum(parts)
+    return right[int((singular > _NEW).sum()) :].mT
+
+
 def _spectrum(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """Return the singular values (direction,), also zeros, and the right singular vectors (direction, direction)."""
     _, singular, right = torch.linalg.svd(matrix)
@@ -278,14 +355,19 @@ def _spectrum(matrix: Tensor) -> tuple[Tensor, Tensor]:
 class _Outside:
     """Directions outside the gradients' row space, for layers with a common input."""
 
-    path: str  # one of the layers
+    paths: tuple[str, ...]  # layers with the same input
     null: Tensor  # (value used, outside): directions outside the row space
     idle: Tensor  # (value used, idle): directions in which inputs do not differ
     rank: int  # of the row space
     exact: bool  # False if noise fills the row space
 
+    @property
+    def path(self) -> str:
+        return self.paths[0]
+
     @classmethod
-    def of(cls, net: _Net, paths: tuple[str, ...], gradients: Tensors, limit: int) -> "_Outside":
+    def of(cls, net: _Net, paths: tuple[str, ...], left: _Left, limit: int) -> "_Outside":
+        gradients = left.rest
         draws = torch.Generator().manual_seed(0)
         texts = torch.randint(1, net.tokens, (_DRAWN, net.positions), generator=draws).double()
         with torch.no_grad():
@@ -295,21 +377,36 @@ class _Outside:
         values, directions = torch.linalg.eigh(vectors.mT @ vectors)
         differ = values > 1e-12 * values[-1]
         basis = directions[:, differ]
-        rows = []
+        rows, fewer = [], 1.0  # how much less is left than was sent: rounding stays
         for path in paths:
             bias = gradients.get(f"{path}.bias")
             weight = gradients[f"{path}.weight"]
             row = torch.cat([weight, (weight.new_zeros(len(weight)) if bias is None else bias)[:, None]], 1)
             rows.append(row[:, : len(basis)] @ basis)
+            fewer = max(fewer, float(left.sent[f"{path}.weight"].norm() / weight.norm().clamp_min(1e-300)))
         alike = torch.cat([row / row.norm().clamp_min(1e-300) for row in rows])
         singular, right = _spectrum(alike)
-        exact = bool(singular[-1] <= _ROUNDING * singular[0])
+        rounding = _ROUNDING * singular[0] * fewer
+        exact = bool(singular[-1] <= rounding)
         if not exact:
             singular, right = _spectrum(torch.cat(rows))  # the noise is the same in all layers
-        floor = _ROUNDING * singular[0] if exact else _ABOVE * singular.median()
+        floor = rounding if exact else _ABOVE * singular.median()
         rank = max(1, min(limit, int((singular > floor).sum())))
         null = basis @ right[rank:].mT
-        return cls(path=paths[0], null=null, idle=directions[:, ~differ], rank=rank, exact=exact)
+        return cls(paths=paths, null=null, idle=directions[:, ~differ], rank=rank, exact=exact)
+
+    def parts(self, inputs: Tensor) -> Tensor:
+        """Return the part of each vector outside the row space, in units of the vector's length: (vector, outside).
+        `inputs` (vector, value + 1) are the vectors."""
+        used = inputs[:, : len(self.null)]
+        length = used.square().sum(1) - (used @ self.idle).square().sum(1)
+        return (used @ self.null) / length.sqrt()[:, None]
+
+    def with_known(self, inputs: Tensor) -> "_Outside":
+        """Return the directions outside the row space and outside known texts' vectors `inputs` (vector, value + 1).
+        These add to the row space, where it has too few directions for all texts."""
+        null = self.null @ _rest(self.parts(inputs))
+        return replace(self, null=null, rank=self.rank + self.null.shape[1] - null.shape[1])
 
     def single_precision(self) -> "_Outside":
         """Return the directions in single precision."""
@@ -324,11 +421,12 @@ class _Outside:
         return outside if self.null.shape[1] else outside + 1
 
 
-def _candidates(net: _Net, whole: "_Outside", gradients: Tensors, count: int, limit: int) -> Tensor:
+def _candidates(left: _Left, whole: "_Outside") -> Tensor:
     """Return which tokens may stand at which positions, (token, position), by the row spaces of the first layers. Under
     noise, and if the row spaces hold no token, each position has its nearest tokens. If only later layers are trained,
     texts of a repeated token tell the nearest tokens in `whole`."""
-    table = gradients.get(f"{net.embedding}.weight")
+    net, count = left.net, left.count - len(left.gone)
+    table = left.sent.get(f"{net.embedding}.weight")
     rows = torch.ones(net.tokens, dtype=torch.bool) if table is None else table.flatten(1).any(1)
     allowed = rows.clone() if rows.any() else torch.ones_like(rows)
     allowed[PAD] = False
@@ -336,7 +434,7 @@ def _candidates(net: _Net, whole: "_Outside", gradients: Tensors, count: int, li
     result = torch.zeros(net.tokens, net.positions, dtype=torch.bool)
     inside, exact = torch.ones(len(ids), net.positions, dtype=torch.bool), False
     nearest = inside
-    spaces = [_Outside.of(net, paths, gradients, limit) for paths in _seen(net.single, gradients)]
+    spaces = [_Outside.of(net, paths, left, left.limit) for paths in _seen(net.single, left.rest)]
     for space in reversed(spaces or [whole]):
         with torch.no_grad():
             squares = torch.cat(
@@ -357,8 +455,9 @@ def _candidates(net: _Net, whole: "_Outside", gradients: Tensors, count: int, li
 class _Search:
     """Search for texts whose vectors lie in the row space for whole texts."""
 
-    def __init__(self, net: _Net, whole: _Outside, candidates: Tensor) -> None:
-        self._net, self._whole, self._candidates = net, whole, candidates
+    def __init__(self, net: _Net, whole: _Outside, candidates: Tensor, language: Language) -> None:
+        self._net, self.whole, self._candidates = net, whole, candidates
+        self._follows = language.log.exp().numpy()
         self._rough = net.single_precision(), whole.single_precision()
         filled = candidates.any(0)
         self._longest = int(filled.long().cumprod(0).sum())
@@ -372,7 +471,7 @@ class _Search:
         weights, a text of only a first token that hardly changes between texts (such as [CLS]) is nearest."""
         texts = self._completed(empty[0], 0, np.random.default_rng(0))
         with torch.no_grad():
-            parts = [_squares(self._net, self._whole, part) for part in texts.split(_CHUNK)]
+            parts = [_squares(self._net, self.whole, part) for part in texts.split(_CHUNK)]
         total = torch.cat([torch.nn.functional.pad(part, (0, texts.shape[1] - part.shape[1])) for part in parts]).sum(0)
         mean = total / (texts != PAD).sum(0).clamp_min(1)
         overall = mean[: self._longest].mean()
@@ -381,7 +480,7 @@ class _Search:
     def loss(self, texts: Tensor) -> Tensor:
         """Return the loss of each text in `texts` (text, position): (text,). The loss is the share of a token vector's
         squared length outside the gradient's row space, averaged over the text's tokens with weights."""
-        return _loss(self._net, self._whole, texts, self._weights)
+        return _loss(self._net, self.whole, texts, self._weights)
 
     def _nearest(self, moves: list[Tensor]) -> list[tuple[Tensor, Tensor]]:
         """Return the text with the lowest loss in each of `moves` (text, position), and its loss. Losses in single
@@ -397,6 +496,54 @@ class _Search:
             losses = self.loss(torch.cat(close)).split([len(move) for move in close])
         best = [int(loss.argmin()) for loss in losses]
         return [(move[n], loss[n]) for move, loss, n in zip(close, losses, best, strict=True)]
+
+    def losses(self, texts: Iterable[tuple[int, ...]]) -> dict[tuple[int, ...], float]:
+        """Return a map from each of the `texts` (token ids) to its loss."""
+        keys = list(texts)
+        with torch.no_grad():
+            parts = [self.loss(part) for part in torch.tensor(keys).split(_CHUNK)]
+        return dict(zip(keys, torch.cat(parts).tolist(), strict=True))
+
+    def dependent(self, ranked: list[tuple[int, ...]]) -> dict[tuple[int, ...], float]:
+        """Return the texts that are right by their linear dependence, although the row space has too few directions for
+        all tokens: each vector of such a text lies in the span of the row space and of the other found texts' vectors.
+        Wrong vectors are independent, as long as the span has fewer directions than a vector has values. Right vectors
+        become dependent if there are more found ones than the row space lacks (subspace augmentation, Lee et al. 2012).
+        The values are losses, as of the method `loss`.
+
+        - `ranked`: found texts (token ids), the most probable first; as many are compared as fit."""
+        whole, texts = self.whole, torch.tensor(ranked)
+        fits = int(((texts != PAD).sum(1).cumsum(0) <= whole.null.shape[1] - _SPARE).sum()) if whole.exact else 0
+        texts = texts[:fits]
+        if fits < 2:
+            return {}
+        parts, owner = whole.parts(self._vectors(texts)), (texts != PAD).nonzero()[:, 0]
+        if not _rest(parts.mT).shape[1]:
+            return {}  # all are independent
+        each = [parts[owner == text] @ _rest(parts[owner != text]) for text in range(fits)]
+        shares = [float(outside.square().sum(1).mean()) for outside in each]
+        return {text: share for text, share in zip(ranked, shares, strict=False) if share <= _EXACT}
+
+    @property
+    def possible(self) -> bool:
+        """Whether any token passed the tests at the first position."""
+        return self._longest > 0
+
+    def with_known(self, texts: Iterable[tuple[int, ...]]) -> _Outside:
+        """Return the test for further texts, with the right `texts` (token ids) known."""
+        return self.whole.with_known(self._vectors(torch.tensor(list(texts))))
+
+    def share(self, text: tuple[int, ...], others: list[tuple[int, ...]], outside: _Outside) -> float:
+        """Return the mean share of the squared length of the vectors of `text` that is outside the row space of
+        `outside` and outside the vectors of `others` (token ids)."""
+        parts = outside.parts(self._vectors(torch.tensor([text])))
+        if others:
+            parts = parts @ _rest(outside.parts(self._vectors(torch.tensor(others))))
+        return float(parts.square().sum(1).mean())
+
+    def _vectors(self, texts: Tensor) -> Tensor:
+        with torch.no_grad():
+            return self._net.inputs(self.whole.path, texts.double())[texts != PAD]
 
     def improve(self, draws: list[np.random.Generator], known: set[tuple[int, ...]]) -> dict[tuple[int, ...], float]:
         """Search for texts with a low loss: from a random text, exchange tokens until no exchange lowers the loss.
@@ -426,12 +573,30 @@ class _Search:
 
     def _start(self, random: np.random.Generator, known: set[tuple[int, ...]]) -> Tensor:
         text = torch.full((self._net.positions,), PAD)
+        if random.random() < _PLAUSIBLE:
+            return self._continued(text, 0, random)
         for position in range(int(random.integers(1, self._longest + 1))):
             choice = self._lists[position]
             fresh = [token for token in choice.tolist() if all(token not in other for other in known)]
             if fresh and random.random() < 0.5:
                 choice = torch.tensor(fresh)
             text[position] = choice[int(random.integers(len(choice)))]
+        return text
+
+    def _continued(self, text: Tensor, length: int, random: np.random.Generator) -> Tensor:
+        """Return `text` (position,) with its first `length` tokens and candidates behind them, drawn as the language
+        model expects each token after the token before."""
+        text, before = text.clone(), int(text[length - 1]) if length else PAD
+        text[length:] = PAD
+        for position in range(length, self._longest):
+            choice = self._lists[position].numpy()
+            chances = self._follows[before, choice]
+            end = self._follows[before, PAD] if position else 0.0
+            total = chances.sum() + end
+            drawn = int(np.searchsorted(chances.cumsum(), random.random() * total, side="right"))
+            if drawn == len(choice):
+                break
+            text[position] = before = int(choice[drawn])
         return text
 
     def _promising(self, texts: Tensor) -> Tensor:
