@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bench.attacks.base import Attack, closed_form
@@ -29,6 +30,7 @@ _CLOSE = 4  # changed texts compared again in double precision, in single precis
 _STARTS = 8  # texts improved in parallel
 _MOVES = 32  # exchanges of a token tested exactly, by the derivative the best
 _WIDER = 4  # times as many, before a start is given up
+_LEARNED = 32  # public texts, before a language model is made of them
 _PLAUSIBLE = 0.5  # of the starts: texts drawn by a language model of public texts; the others are uniform
 _LEAST = 0.01  # of the mean share outside, in a position: bounds the weights of positions
 _COMPLETIONS = 4  # of a text to each greater length, before a start is given up
@@ -61,7 +63,7 @@ class TokenSpan(Attack):
     iterative = False
     most_examples = 32
 
-    starts: int = parameter(16, "starts of the search, per example", source="ours", low=1)
+    starts: int = parameter(16, "starts of the search, per example; those that find a certain text do not count", source="ours", low=1)
 
     def refuses(self, reading: Reading) -> str | None:
         if reading.linked != "vector":
@@ -92,15 +94,16 @@ class TokenSpan(Attack):
         nothing = reading.public_mean.double().cpu().expand(count, -1)
         if not all(bool(torch.isfinite(value).all()) for value in gradients.values()):
             return _Result(texts=nothing, loss=float("nan"), certain=0.0, status="nan")
-        language = Language.of(reading.public_inputs, net.tokens)
+        public = reading.public_inputs
+        language = Language.of(public, net.tokens) if len(public) >= _LEARNED else None
         left = _Left(net=net, sent=gradients, rest=gradients, count=count, classes=reading.classes)
         search = left.search(language)
         certain: dict[tuple[int, ...], float] = {}
         others: dict[tuple[int, ...], float] = {}
-        for start in range(0, self.starts * count, _STARTS):
-            if not search.possible:
-                break
+        start, failed = 0, 0
+        while failed < self.starts * count and search.possible:
             draws = [key.generator("start", index, 0, start + number) for number in range(_STARTS)]
+            start += _STARTS
             ends = search.improve(draws, set(certain))
             others |= {text: loss for text, loss in ends.items() if text not in certain}
             if not search.whole.null.shape[1]:
@@ -108,6 +111,7 @@ class TokenSpan(Attack):
             new = {text: loss for text, loss in others.items() if loss <= _EXACT}
             new |= search.dependent(sorted(others, key=lambda text: others[text]))
             if not new:
+                failed += _STARTS
                 continue
             certain |= new
             if len(certain) >= count:
@@ -149,7 +153,7 @@ class _Left:
     def limit(self) -> int:
         return (self.count - len(self.gone)) * self.net.positions
 
-    def search(self, language: Language) -> "_Search":
+    def search(self, language: Language | None) -> "_Search":
         """Return a search for the unknown texts; known texts that are still in the rest extend its row space."""
         whole = self.net.telling(self, self.limit)
         candidates = _candidates(self, whole)
@@ -267,9 +271,10 @@ class _Net:
         layers = _seen(self.whole, left.rest) or self.whole
         last = next((n for n, paths in enumerate(layers) if len(paths) >= size > 1), None)
         several = [_Outside.of(self, paths, left, limit) for paths in layers[: None if last is None else last + 1]]
-        attention = last is not None
-        ranked = [(one.exact, attention and n == len(several) - 1, one.rank, n) for n, one in enumerate(several)]
-        return several[max(ranked)[-1]]
+        if last is not None and several[last].exact:
+            return several[last]
+        several += [_Outside.of(self, paths, left, limit) for paths in layers[len(several) :]]
+        return max(several, key=lambda one: (one.exact, min(one.rank, one.null.shape[1])))  # of equal ones, the first
 
     @contextmanager
     def vectors(self) -> Iterator[list[Tensor]]:
@@ -455,9 +460,9 @@ def _candidates(left: _Left, whole: "_Outside") -> Tensor:
 class _Search:
     """Search for texts whose vectors lie in the row space for whole texts."""
 
-    def __init__(self, net: _Net, whole: _Outside, candidates: Tensor, language: Language) -> None:
+    def __init__(self, net: _Net, whole: _Outside, candidates: Tensor, language: Language | None) -> None:
         self._net, self.whole, self._candidates = net, whole, candidates
-        self._follows = language.log.exp().numpy()
+        self._follows = None if language is None else language.log.exp().numpy()
         self._rough = net.single_precision(), whole.single_precision()
         filled = candidates.any(0)
         self._longest = int(filled.long().cumprod(0).sum())
@@ -501,8 +506,8 @@ class _Search:
         """Return a map from each of the `texts` (token ids) to its loss."""
         keys = list(texts)
         with torch.no_grad():
-            parts = [self.loss(part) for part in torch.tensor(keys).split(_CHUNK)]
-        return dict(zip(keys, torch.cat(parts).tolist(), strict=True))
+            each = [self.loss(torch.tensor(keys[n : n + _CHUNK])).tolist() for n in range(0, len(keys), _CHUNK)]
+        return dict(zip(keys, sum(each, []), strict=True))
 
     def dependent(self, ranked: list[tuple[int, ...]]) -> dict[tuple[int, ...], float]:
         """Return the texts that are right by their linear dependence, although the row space has too few directions for
@@ -573,8 +578,8 @@ class _Search:
 
     def _start(self, random: np.random.Generator, known: set[tuple[int, ...]]) -> Tensor:
         text = torch.full((self._net.positions,), PAD)
-        if random.random() < _PLAUSIBLE:
-            return self._continued(text, 0, random)
+        if self._follows is not None and random.random() < _PLAUSIBLE:
+            return self._plausible(self._follows, random)
         for position in range(int(random.integers(1, self._longest + 1))):
             choice = self._lists[position]
             fresh = [token for token in choice.tolist() if all(token not in other for other in known)]
@@ -583,17 +588,15 @@ class _Search:
             text[position] = choice[int(random.integers(len(choice)))]
         return text
 
-    def _continued(self, text: Tensor, length: int, random: np.random.Generator) -> Tensor:
-        """Return `text` (position,) with its first `length` tokens and candidates behind them, drawn as the language
-        model expects each token after the token before."""
-        text, before = text.clone(), int(text[length - 1]) if length else PAD
-        text[length:] = PAD
-        for position in range(length, self._longest):
+    def _plausible(self, follows: NDArray[np.float64], random: np.random.Generator) -> Tensor:
+        """Draw a text (position,) of candidates, each as probable as the language model expects the token after the
+        token before: `follows` (token before, token)."""
+        text, before = torch.full((self._net.positions,), PAD), PAD
+        for position in range(self._longest):
             choice = self._lists[position].numpy()
-            chances = self._follows[before, choice]
-            end = self._follows[before, PAD] if position else 0.0
-            total = chances.sum() + end
-            drawn = int(np.searchsorted(chances.cumsum(), random.random() * total, side="right"))
+            chances = follows[before, choice].cumsum()
+            end = follows[before, PAD] if position else 0.0
+            drawn = int(np.searchsorted(chances, random.random() * (chances[-1] + end), side="right"))
             if drawn == len(choice):
                 break
             text[position] = before = int(choice[drawn])
