@@ -34,8 +34,9 @@ class TokenMatching(Attack):
 
     Labels are searched, too: the search takes the labels under which public texts explain the reading best, and tests
     lists that are nearly as likely. For several texts without a description, all texts and labels are searched
-    together: the mean gradient's distance is quadratic, so two changes are compared at once (`texts/joint.py`). The
-    gradient's length is trusted there; an unknown clip shortens it.
+    together: the mean gradient's distance is quadratic, so two changes are compared at once (`texts/joint.py`). A
+    reading shorter than means of public gradients was probably clipped: gradients then count with length 1, and the
+    reading's scale is fitted.
 
     Departures from LAMP: the search is discrete only, by exact gradients of changed texts; the language model counts
     token pairs."""

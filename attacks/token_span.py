@@ -52,10 +52,16 @@ class TokenSpan(Attack):
       tokens improve texts made from the tokens that passed the first test, until all h lie in the row space. The
       derivative of the distance to the row space by token vectors selects the exchanges. Positions have weights, so
       that random texts of all lengths are equally near. A text whose vectors all lie in the row space is confirmed.
+    - More tokens than rows: a layer with fewer output values than tokens has a row space that is too small, and right
+      texts are only near to it. The vectors of right texts are linearly dependent together with the row space, as soon
+      as there are more of them than directions are missing (subspace augmentation, Lee et al. 2012). Wrong texts stay
+      independent. Dependent texts are certain.
+    - A certain text's gradient is subtracted from the reading. The row spaces then hold the other texts only.
 
-    Departures from DAGER: the search for texts is ours, in place of an enumeration. Query, key and value gradients are
-    tested together, with biases. Directions of the vectors h in which no two texts differ are left out of the test. If
-    noise fills the row space, the rank counts singular values above 1.6 medians, and the nearest texts are the result,
+    Departures from DAGER: the search for texts is ours, in place of an enumeration; half of its starts are drawn by a
+    language model of public texts. Dependence and subtraction are ours. Query, key and value gradients are tested
+    together, with biases. Directions of the vectors h in which no two texts differ are left out of the test. If noise
+    fills the row space, the rank counts singular values above 1.6 medians, and the nearest texts are the result,
     unconfirmed."""
 
     reference = "Petrov et al. 2024 (DAGER)"
@@ -63,7 +69,9 @@ class TokenSpan(Attack):
     iterative = False
     most_examples = 32
 
-    starts: int = parameter(16, "starts of the search, per example; those that find a certain text do not count", source="ours", low=1)
+    starts: int = parameter(
+        16, "starts of the search, per example; those that find a certain text do not count", source="ours", low=1
+    )
 
     def refuses(self, reading: Reading) -> str | None:
         if reading.linked != "vector":
@@ -94,8 +102,8 @@ class TokenSpan(Attack):
         nothing = reading.public_mean.double().cpu().expand(count, -1)
         if not all(bool(torch.isfinite(value).all()) for value in gradients.values()):
             return _Result(texts=nothing, loss=float("nan"), certain=0.0, status="nan")
-        public = reading.public_inputs
-        language = Language.of(public, net.tokens) if len(public) >= _LEARNED else None
+        public = reading.public_inputs.cpu()
+        language = Language.of(public, net.tokens) if len(public.unique(dim=0)) >= _LEARNED else None
         left = _Left(net=net, sent=gradients, rest=gradients, count=count, classes=reading.classes)
         search = left.search(language)
         certain: dict[tuple[int, ...], float] = {}
@@ -119,7 +127,8 @@ class TokenSpan(Attack):
             left = left.without(search, certain)
             search = left.search(language)
             others = search.losses([text for text in others if text not in new])
-        best = [*sorted(certain, key=lambda text: certain[text]), *sorted(others, key=lambda text: others[text])][:count]
+        ranked = [*sorted(certain, key=lambda text: certain[text]), *sorted(others, key=lambda text: others[text])]
+        best = ranked[:count]
         texts = torch.tensor(best, dtype=torch.float64).reshape(-1, *reading.shape)
         losses = certain | others
         return _Result(
@@ -505,9 +514,11 @@ class _Search:
     def losses(self, texts: Iterable[tuple[int, ...]]) -> dict[tuple[int, ...], float]:
         """Return a map from each of the `texts` (token ids) to its loss."""
         keys = list(texts)
+        losses: list[float] = []
         with torch.no_grad():
-            each = [self.loss(torch.tensor(keys[n : n + _CHUNK])).tolist() for n in range(0, len(keys), _CHUNK)]
-        return dict(zip(keys, sum(each, []), strict=True))
+            for start in range(0, len(keys), _CHUNK):
+                losses += self.loss(torch.tensor(keys[start : start + _CHUNK])).tolist()
+        return dict(zip(keys, losses, strict=True))
 
     def dependent(self, ranked: list[tuple[int, ...]]) -> dict[tuple[int, ...], float]:
         """Return the texts that are right by their linear dependence, although the row space has too few directions for

@@ -85,6 +85,29 @@ def test_a_sentence_comes_back_from_a_fine_tuned_part(length: int, params: dict[
     assert result.certificate is not None and float(result.certificate[0]) == 1
 
 
+def test_right_texts_are_dependent_and_their_gradients_are_subtracted() -> None:
+    """Five texts of 8 tokens behind a transformer of width 36: 40 vectors, more than a row space has directions."""
+    torch.manual_seed(1)
+    params = {"tokens": 40, "width": 36, "part": "blocks"}
+    model = api.build("fine-tuned-transformer", shape=(8,), classes=2, params=params)
+    first, second, wrong, *others = (tuple((torch.randperm(39)[:8] + 1).tolist()) for _ in range(6))
+    sentences, labels = torch.tensor([first, second, *others]), [0, 1, 1, 0, 1]
+    gradients = api.gradient(model, sentences, labels)
+    reading = api.reading(gradients, model=model, shape=(8,), classes=2, batch=5, kind="text")
+    net = token_span._Net.of(reading)
+    assert net is not None
+    sent = {name: value[0, 0].double() for name, value in reading.values.items()}
+    left = token_span._Left(net=net, sent=sent, rest=sent, count=5, classes=2)
+    search = left.search(None)
+    assert search.whole.rank < 40 and max(search.losses([first, second]).values()) > 1e-6
+    assert set(search.dependent([first, wrong, second])) == {first, second}
+    assert search.dependent([first, wrong]) == {}  # fewer vectors than the row space lacks
+    after = left.without(search, [first, second])
+    assert after.gone == {first, second} and after.kept == ()
+    rest = api.gradient(model, torch.tensor(others), labels[2:])
+    assert all(torch.allclose(value, rest[name].double() * 3 / 5, atol=1e-6) for name, value in after.rest.items())
+
+
 @pytest.mark.parametrize(
     ("length", "params", "back"),
     [

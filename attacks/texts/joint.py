@@ -29,6 +29,9 @@ class Joint:
         self._fit, self._sketches, self._known = fit, sketches, labels_known
         self._labels = fit.targets.argmax(1).tolist()
         self._zero = float(sketches.observed.square().sum())
+        self._scale = 1.0
+        if sketches.clipped:
+            self._scale = float(sketches.observed.norm() / sketches.mean_lengths().median())
         self.exact = _EXACT
         """Distance below which no better texts exist, as a share of the reading's squared length."""
         rows = fit.observed.get(f"{fit.embedding}.weight")
@@ -59,7 +62,14 @@ class Joint:
         return loss / self._zero, state, steps
 
     def _loss(self, state: list[Entry]) -> float:
-        return float((self._sketches(state).mean(0) - self._sketches.observed).square().sum())
+        mean, observed = self._sketches(state).mean(0), self._sketches.observed
+        if self._sketches.clipped and (fitted := float(mean @ observed)) > 0:
+            self._scale = fitted / float(mean.square().sum())
+        return float((self._scale * mean - observed).square().sum())
+
+    def _shares(self, entries: list[Entry]) -> Tensor:
+        """Return what each entry adds to the reading if it is in the batch, (entry, value)."""
+        return self._scale * self._sketches(entries) / len(self._labels)
 
     def _choices(self, example: int) -> list[Entry]:
         public = self._sketches.public
@@ -70,9 +80,10 @@ class Joint:
         state = [each[int(random.integers(len(each)))] for each in choices]
         for _ in range(_SWEEPS):
             for example, each in enumerate(choices):
-                vectors, own = self._sketches(each) / len(state), self._sketches(state) / len(state)
+                vectors, own = self._shares(each), self._shares(state)
                 missing = self._sketches.observed - own.sum(0) + own[example]
                 state[example] = each[int((vectors.square().sum(1) - 2 * vectors @ missing).argmin())]
+            self._loss(state)  # fits an unknown scale
         return state
 
     def _drawn(self, random: np.random.Generator, before: list[Entry]) -> list[Entry]:
@@ -86,8 +97,8 @@ class Joint:
         """Change two texts, then further texts, each as the distance becomes lowest."""
         moves = self._moves(state, wide)
         own = torch.tensor([example for example, _ in moves])
-        now = self._sketches(state) / len(state)
-        steps = self._sketches([entry for _, entry in moves]) / len(state) - now[own]
+        now = self._shares(state)
+        steps = self._shares([entry for _, entry in moves]) - now[own]
         gap = now.sum(0) - self._sketches.observed
         alone = loss + 2 * steps @ gap + steps.square().sum(1)
         best = alone.argsort()[:_PAIRS]

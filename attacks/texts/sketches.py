@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,6 +17,7 @@ from bench.trip import Tensors
 _VALUES = 4096  # of a vector
 _AT_ONCE = 64  # gradients in memory
 _MOST = 20_000  # vectors kept
+_MEANS = 256  # means of random public gradients, compared with the reading's length
 _RIDGE = 0.1  # of the public gradients' mean variance per direction
 
 Entry = tuple[int, tuple[int, ...]]
@@ -27,7 +29,10 @@ class Sketches:
     """Short vectors in place of the gradients of labelled texts in a search, with stored results. A random hash
     shortens a gradient and keeps scalar products on average. Directions in which public texts differ much are then
     damped, so that these common differences do not hide others. Call the object with labelled texts to get their
-    vectors (entry, value)."""
+    vectors (entry, value).
+
+    A reading shorter than every mean of random public gradients was probably clipped per example. Each gradient then
+    counts with length 1, and the reading's scale is unknown."""
 
     fit: Fit
     """Model and weights."""
@@ -43,7 +48,10 @@ class Sketches:
     """(direction,): share of the length that a direction loses."""
     observed: Tensor
     """(value,): the observed gradient's vector; empty before `of_reading`."""
+    clipped: bool = False
+    """Whether each gradient counts with length 1."""
     _kept: dict[Entry, Tensor] = field(default_factory=dict)
+    _lengths: dict[Entry, float] = field(default_factory=dict)  # of whole gradients
 
     @classmethod
     def of(cls, fit: Fit, key: Key) -> Self:
@@ -61,26 +69,41 @@ class Sketches:
             shortened=torch.zeros(0),
             observed=torch.zeros(0),
         )
-        vectors = made._vectors(made.public)
+        vectors, lengths = made._vectors(made.public)
         centred = vectors.unflatten(0, (reading.classes, -1))
         centred = (centred - centred.mean(1, keepdim=True)).flatten(0, 1)
         variances, directions = _principal(centred)
         ridge = (_RIDGE * variances.sum() / min(centred.shape)).clamp_min(torch.finfo(variances.dtype).tiny)
         made.directions, made.shortened = directions, 1 - (ridge / (variances + ridge)).sqrt()
         made._kept = dict(zip(made.public, made._short(vectors), strict=True))
+        made._lengths = dict(zip(made.public, lengths, strict=True))
         return made
 
     def of_reading(self, observed: Tensors) -> Self:
         """Return the same map of gradients to vectors for the reading `observed`, name → (1, *shape)."""
         vector = self._short(self.sketch(observed).float().cpu())[0]
-        return replace(self, observed=vector, _kept={entry: self._kept[entry] for entry in self.public})
+        kept = {entry: self._kept[entry] for entry in self.public}
+        made = replace(self, observed=vector, clipped=False, _kept=kept, _lengths=dict(self._lengths))
+        return replace(made, clipped=bool(vector.norm() < made.mean_lengths().min()))
+
+    def mean_lengths(self) -> Tensor:
+        """Return the lengths of vectors of means over random public texts, as many as are behind the reading:
+        (mean,)."""
+        random, vectors = np.random.default_rng(0), self(self.public)
+        drawn = torch.from_numpy(random.integers(len(vectors), size=(_MEANS, len(self.fit.targets))))
+        return torch.stack([vectors[row].mean(0).norm() for row in drawn])
 
     def __call__(self, entries: list[Entry]) -> Tensor:
         """Return the vector of each entry's gradient, (entry, value)."""
         new = [entry for entry in dict.fromkeys(entries) if entry not in self._kept]
         if new:
-            self._kept |= dict(zip(new, self._short(self._vectors(new)), strict=True))
-        return torch.stack([self._kept[entry] for entry in entries])
+            vectors, lengths = self._vectors(new)
+            self._kept |= dict(zip(new, self._short(vectors), strict=True))
+            self._lengths |= dict(zip(new, lengths, strict=True))
+        vectors = torch.stack([self._kept[entry] for entry in entries])
+        if not self.clipped:
+            return vectors
+        return vectors / torch.tensor([self._lengths[entry] for entry in entries])[:, None]
 
     def forget(self, needed: Iterable[Entry]) -> None:
         """Free memory if more than 20 000 vectors are stored: only the vectors of public texts and of the labelled
@@ -91,15 +114,18 @@ class Sketches:
     def _short(self, vectors: Tensor) -> Tensor:
         return vectors - ((vectors @ self.directions.mT) * self.shortened) @ self.directions
 
-    def _vectors(self, entries: list[Entry]) -> Tensor:
-        like, parts = self.fit.targets, []
+    def _vectors(self, entries: list[Entry]) -> tuple[Tensor, list[float]]:
+        """Return a vector for each entry's gradient, (entry, value), and the gradients' lengths."""
+        like, parts, lengths = self.fit.targets, [], list[float]()
         for start in range(0, len(entries), _AT_ONCE):
             some = entries[start : start + _AT_ONCE]
             texts = torch.tensor([text for _, text in some])[:, None].to(like)
             labels = one_hot(torch.tensor([label for label, _ in some]), self.classes, like.dtype)[:, None].to(like)
             gradients = group_gradients(self.fit.model, self.fit.weights, texts, labels)
             parts.append(self.sketch({name: gradients[name].cpu() for name in self.fit.observed}).float())
-        return torch.cat(parts)
+            squares = torch.stack([gradients[name].flatten(1).square().sum(1) for name in self.fit.observed]).sum(0)
+            lengths += squares.sqrt().clamp_min(torch.finfo(squares.dtype).tiny).tolist()
+        return torch.cat(parts), lengths
 
 
 def _principal(centred: Tensor) -> tuple[Tensor, Tensor]:
