@@ -148,7 +148,7 @@ class _Result:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Left:
-    """What a gradient says about texts that are not known yet."""
+    """A gradient's information about unknown texts."""
 
     net: "_Net"
     sent: Tensors  # the reading, name → (*shape)
@@ -410,7 +410,7 @@ class _Outside:
         return cls(paths=paths, null=null, idle=directions[:, ~differ], rank=rank, exact=exact)
 
     def parts(self, inputs: Tensor) -> Tensor:
-        """Return the part of each vector outside the row space, in units of the vector's length: (vector, outside).
+        """Return each vector's part outside the row space, in units equal to the vector's length: (vector, outside).
         `inputs` (vector, value + 1) are the vectors."""
         used = inputs[:, : len(self.null)]
         length = used.square().sum(1) - (used @ self.idle).square().sum(1)
@@ -512,7 +512,7 @@ class _Search:
         return [(move[n], loss[n]) for move, loss, n in zip(close, losses, best, strict=True)]
 
     def losses(self, texts: Iterable[tuple[int, ...]]) -> dict[tuple[int, ...], float]:
-        """Return a map from each of the `texts` (token ids) to its loss."""
+        """Return a map from `texts` (token ids) to losses."""
         keys = list(texts)
         losses: list[float] = []
         with torch.no_grad():
@@ -521,7 +521,7 @@ class _Search:
         return dict(zip(keys, losses, strict=True))
 
     def dependent(self, ranked: list[tuple[int, ...]]) -> dict[tuple[int, ...], float]:
-        """Return the texts that are right by their linear dependence, although the row space has too few directions for
+        """Find right texts by their linear dependence, although the row space has too few directions for
         all tokens: each vector of such a text lies in the span of the row space and of the other found texts' vectors.
         Wrong vectors are independent, as long as the span has fewer directions than a vector has values. Right vectors
         become dependent if there are more found ones than the row space lacks (subspace augmentation, Lee et al. 2012).
@@ -550,8 +550,8 @@ class _Search:
         return self.whole.with_known(self._vectors(torch.tensor(list(texts))))
 
     def share(self, text: tuple[int, ...], others: list[tuple[int, ...]], outside: _Outside) -> float:
-        """Return the mean share of the squared length of the vectors of `text` that is outside the row space of
-        `outside` and outside the vectors of `others` (token ids)."""
+        """Return the mean share by which the squared lengths in `text` are outside the row space and outside the
+        vectors in `others` (token ids)."""
         parts = outside.parts(self._vectors(torch.tensor([text])))
         if others:
             parts = parts @ _rest(outside.parts(self._vectors(torch.tensor(others))))

@@ -87,8 +87,7 @@ class Sketches:
         return replace(made, clipped=bool(vector.norm() < made.mean_lengths().min()))
 
     def mean_lengths(self) -> Tensor:
-        """Return the lengths of vectors of means over random public texts, as many as are behind the reading:
-        (mean,)."""
+        """Return vector lengths for means over random public texts, as many as are behind the reading: (mean,)."""
         random, vectors = np.random.default_rng(0), self(self.public)
         drawn = torch.from_numpy(random.integers(len(vectors), size=(_MEANS, len(self.fit.targets))))
         return torch.stack([vectors[row].mean(0).norm() for row in drawn])
