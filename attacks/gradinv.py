@@ -1,6 +1,7 @@
 """GradInv: minimise cosine distance and total variation, by signed Adam within the data's range."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from bench.attacks.search.matching import MatchingAttack, Parts
 from bench.attacks.search.prior import Prior
@@ -16,7 +17,7 @@ class GradInv(MatchingAttack):
     the candidates' total variation, with the authors' settings."""
 
     reference = "Geiping et al. 2020"
-    knowledge = ("plain", "adaptive")
+    knowledge: ClassVar[tuple[str, ...]] = ("plain", "adaptive")
 
     iterations: int = parameter(24000, "limit", unit="evaluations", source="Geiping et al. 2020", low=1)
     rate: float = parameter(0.1, "step size of Adam; ×0.1 at 3/8, 5/8 and 7/8", source="Geiping et al. 2020", above=0)
