@@ -10,6 +10,7 @@ results/<suite>.md are longer than in git: a page in FOLDER replaces the page wi
 
 import argparse
 import re
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -32,6 +33,7 @@ from bench.record import tradeoff as tradeoffs
 from bench.record.schema import Record
 from bench.record.tradeoff import Tradeoff
 from bench.reference import store
+from bench.registry import entries
 
 ATTACKS_VERSION = VERSIONS[ATTACKS]
 DOCS = Path(__file__).parent
@@ -286,11 +288,24 @@ def _write(folder: Path, texts: dict[str, str]) -> None:
         (folder / name).write_text(text, "utf-8")
 
 
+def uninstalled(project: Path) -> list[str]:
+    """Return the entry points in the file `project` (pyproject.toml) that the installed package lacks. Without them, a
+    document would count fewer entries."""
+    groups = tomllib.loads(project.read_text("utf-8"))["project"]["entry-points"]
+    return [
+        name
+        for group, listed in groups.items()
+        for name in sorted(set(listed) - set(entries.names(group.removeprefix("bench."))))
+    ]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a file differs")
     parser.add_argument("--all", type=Path, metavar="FOLDER", help="write the site's documents into FOLDER")
     options = parser.parse_args()
+    if missing := uninstalled(DOCS.parent / "pyproject.toml"):
+        parser.error(f"the environment lacks {', '.join(missing)}; run `pip install --no-deps -e .`")
     if options.all:
         _write(options.all, for_the_site(Sources()))
         return 0

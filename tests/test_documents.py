@@ -264,6 +264,27 @@ def test_the_page_of_records_has_each_field_with_its_type() -> None:
     assert rows["clients"] == "int" and rows["weights"] == "Weights"
 
 
+def test_an_environment_without_new_entries_writes_no_document(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    later = (
+        (ROOT / "pyproject.toml")
+        .read_text("utf-8")
+        .replace(
+            '[project.entry-points."bench.defenses"]\n', '[project.entry-points."bench.defenses"]\nlater = "m:Later"\n'
+        )
+    )
+    (tmp_path / "pyproject.toml").write_text(later, "utf-8")
+    (tmp_path / "docs").mkdir()
+    assert generate.uninstalled(ROOT / "pyproject.toml") == []
+    assert generate.uninstalled(tmp_path / "pyproject.toml") == ["later"]
+    monkeypatch.setattr(generate, "DOCS", tmp_path / "docs")
+    monkeypatch.setattr("sys.argv", ["generate.py"])
+    with pytest.raises(SystemExit, match="2"):
+        generate.main()
+    assert "the environment lacks later; run `pip install" in capsys.readouterr().err
+
+
 def test_the_citation_is_of_this_version() -> None:
     yaml = pytest.importorskip("yaml")
     cited = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
