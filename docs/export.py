@@ -16,6 +16,7 @@ from _make.exports import Place
 from _make.papers import SIZE
 
 from bench.cell import TrainingCell
+from bench.datasets.files import MissingDataError
 from bench.matrix.expand import expand
 from bench.matrix.read import read
 from bench.record import request
@@ -64,7 +65,10 @@ def _tables(matrix: str, its: Sequence[Record]) -> dict[str, tuple[Place, ...]]:
         if path.stem.startswith(SIZE):
             continue
         scale = "full" if "scales" in tomllib.loads(path.read_text("utf-8")) else None
-        cells = [item.cell for item in expand(read(f"{paper}/{path.stem}", scale=scale), Resolver(None).data)]
+        try:
+            cells = [item.cell for item in expand(read(f"{paper}/{path.stem}", scale=scale), Resolver(None).data)]
+        except MissingDataError:  # such as APTOS 2019, which is not free to copy: no record of that preset
+            continue
         trained = [cell for cell in cells if isinstance(cell, TrainingCell) and _key(cell) in known]
         if trained:
             tables[path.stem] = tuple(Place(record=known[_key(cell)], until=cell.until_accuracy) for cell in trained)

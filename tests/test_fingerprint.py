@@ -106,6 +106,22 @@ def _code_of(tmp_path: Path, folder: str, text: str, monkeypatch: pytest.MonkeyP
     return fingerprint.of_entry("defenses", "mine")
 
 
+@pytest.mark.parametrize(("place", "counts"), [("site-packages", False), ("target", False), ("project", True)])
+def test_a_library_beside_an_installed_package_is_not_its_code(
+    place: str, counts: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`pip install --target FOLDER` leaves metadata in a folder of any name."""
+    folder = tmp_path / place
+    for name, text in (("ours", "import a_library_beside"), ("a_library_beside", "")):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "__init__.py").write_text(text)
+    if place == "target":
+        (folder / "a_library_beside-1.0.dist-info").mkdir()
+    monkeypatch.syspath_prepend(folder)
+    reached = fingerprint.reached("ours", folder / "ours" / "__init__.py")
+    assert ("a_library_beside" in reached) is counts
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A wheel's files: the packages where their import names say; and a plug-in of two files beside."""

@@ -59,6 +59,14 @@ def test_a_cell_that_crashed_is_no_part() -> None:
     assert rated(evidence(crashed), cells=(Cells(at=("whole",)),)).rating == MISSING
 
 
+def test_a_subset_of_the_data_is_named() -> None:
+    """Unless a record of the whole data set exists, too."""
+    part = training(dataset=training().cell.dataset.model_copy(update={"subset": "500 of 1797 pictures"}))
+    cells = (Cells(at=("whole",)),)
+    assert rated(evidence(part), cells=cells).subsets == (part.cell.dataset.name,)
+    assert rated(evidence(part, training()), cells=cells).subsets == ()
+
+
 def test_what_is_lacking_keeps_an_item_from_full_scale() -> None:
     assert rated(evidence(), code=("defense:prune",)).rating == FULL
     assert rated(evidence(), code=("defense:prune",), lacking=("a theorem",)).rating == PARTLY

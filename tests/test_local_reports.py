@@ -125,6 +125,18 @@ def test_ratios_of_cldp_stay_within_the_distance(epsilon: float) -> None:
     assert bool(((logs[:, None] - logs).amax(2) <= epsilon * apart + 1e-12).all())
 
 
+@pytest.mark.parametrize("epsilon", [1e-3, 8.0, 1000.0])
+@pytest.mark.parametrize("levels", [2, 21])
+def test_reports_of_cldp_are_the_inverse_of_the_cumulative_law(epsilon: float, levels: int) -> None:
+    """For each draw, the first value whose cumulative probability exceeds the draw; ε = 1000 lets each weight but the
+    nearest vanish."""
+    transform = ExponentialReports(epsilon=epsilon, radius=0.5, levels=levels)
+    draws = torch.linspace(1e-4, 0.9999, 500, dtype=torch.float64)
+    for x in (-0.5, -0.31, 0.0, 0.02, 0.499, 0.5):
+        wanted = (_chances(transform, x).cumsum(0) <= draws[:, None]).sum(1).clamp(max=levels - 1)
+        assert transform._index(torch.full_like(draws, x), draws).tolist() == wanted.tolist()
+
+
 def test_reports_of_cldp_have_the_stated_law_mean_and_likelihood() -> None:
     """20 000 draws at each of five values, two beyond the range, within five standard errors."""
     transform = ExponentialReports(epsilon=8.0, radius=0.5, levels=6)

@@ -168,9 +168,15 @@ def _is_installed(file: Path | None, importer: Path) -> bool:
 
 @cache
 def _package_folder(file: Path) -> Path | None:
-    """Return the folder or file directly below `site-packages` that contains `file`; None outside."""
+    """Return the folder or file directly below a folder of installed packages that contains `file`; None outside."""
     path = file.resolve()
-    return next((path for path in (path, *path.parents) if path.parent.name in _INSTALLED), None)
+    return next((path for path in (path, *path.parents) if _holds_packages(path.parent)), None)
+
+
+@cache
+def _holds_packages(folder: Path) -> bool:
+    """Return whether packages are installed in `folder`, also by `pip install --target`."""
+    return folder.name in _INSTALLED or any(folder.glob("*.dist-info"))
 
 
 def _unnamed(files: Mapping[str, Path], module: str) -> dict[str, Path]:

@@ -1,5 +1,6 @@
 """Exponential reports: a coordinate is replaced by a grid value, near values with exponentially larger probability."""
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -37,12 +38,8 @@ class ExponentialReports(Transform):
         reports = {}
         for name, tensor in tensors.items():
             x = tensor.clamp(-self.radius, self.radius)
-            left = context.draws.uniform(name, tensor) * self._total(x)
-            index = torch.zeros_like(x)
-            for value in self._grid():  # the first value whose cumulative weight exceeds the draw
-                left = left - self._weight(x, value)
-                index = index + (left >= 0).to(x)
-            reports[name] = index.clamp(max=self.levels - 1) * self._step - self.radius
+            index = self._index(x, context.draws.uniform(name, tensor))
+            reports[name] = index * self._step - self.radius
         return reports
 
     def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
@@ -56,7 +53,7 @@ class ExponentialReports(Transform):
         total: Tensor | None = None
         for name, mean in tensors.items():
             x = self._inverse(mean)
-            each = -self._rate * (x - observed[name].detach()).abs() - self._total(x).log()
+            each = -self._distance(x, observed[name].detach()) - self._total(x).log()
             row = rows(each, context.lead).sum(-1)
             total = row if total is None else total + row
         assert total is not None
@@ -83,14 +80,50 @@ class ExponentialReports(Transform):
     def _grid(self) -> list[float]:
         return [at * self._step - self.radius for at in range(self.levels)]
 
+    def _index(self, x: Tensor, draws: Tensor) -> Tensor:
+        """Return the first grid index whose cumulative weight exceeds the draw, for coordinates `x` in ±r and `draws`
+        in [0, 1). The weights fall geometrically on both sides of x, so that the sum has an inverse."""
+        below, lower, upper = self._sides(x)
+        left, right = lower * self._series(below + 1), upper * self._series(self.levels - 1 - below)
+        mass = draws * (left + right)
+        nearer = torch.where(mass < left, (left - mass) / lower, (mass - left) / upper)  # over the side's first weight
+        far = torch.finfo(x.dtype).eps - 1  # values of less weight are never reported
+        number = torch.log1p((nearer * math.expm1(-self._decay)).clamp_min(far)) / -self._decay
+        # the left side counts from x down, so that the index grows with the draw
+        index = torch.where(mass < left, below - number.ceil() + 1, below + 1 + number.floor())
+        return torch.where(mass < left, index.clamp_min(0).minimum(below), index.clamp(max=self.levels - 1))
+
+    def _sides(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the index of the grid value below `x`, and the weights of the values below and above `x`; the larger
+        weight is 1."""
+        place = (x + self.radius) / self._step
+        below = place.floor().clamp(0, self.levels - 2)
+        down, up = self._decay * (place - below), self._decay * (below + 1 - place)
+        nearest = torch.minimum(down, up)
+        return below, (nearest - down).exp(), (nearest - up).exp()
+
+    def _series(self, terms: Tensor) -> Tensor:
+        """Return the sum of the first `terms` powers of exp(-decay)."""
+        return torch.expm1(-self._decay * terms) / math.expm1(-self._decay)
+
+    @property
+    def _decay(self) -> float:
+        """Difference of log weights between two grid values on the same side."""
+        return self._rate * self._step
+
+    def _distance(self, x: Tensor, value: Tensor | float) -> Tensor:
+        """Return how much lower the log weight of the grid value `value` is than that of the value nearest to `x`."""
+        place = (x + self.radius) / self._step
+        nearest = place - place.round().clamp(0, self.levels - 1)
+        return self._rate * (x - value).abs() - self._decay * nearest.abs()
+
     def _weight(self, x: Tensor, value: float) -> Tensor:
-        return (-self._rate * (x - value).abs()).exp()
+        return (-self._distance(x, value)).exp()
 
     def _total(self, x: Tensor) -> Tensor:
-        total = torch.zeros_like(x)
-        for value in self._grid():
-            total = total + self._weight(x, value)
-        return total
+        """Return the sum of the weights over the grid. The nearest value has weight 1, so that no sum is 0."""
+        below, lower, upper = self._sides(x)
+        return lower * self._series(below + 1) + upper * self._series(self.levels - 1 - below)
 
     def _moment(self, x: Tensor, power: int) -> Tensor:
         """Return the mean of y^`power` over the reports y on the limited coordinates `x`."""

@@ -17,8 +17,8 @@ from bench.registry import entries
 ABSENT = "absent"  # a parameter at a default that its cells leave out
 FULL, PARTLY, SMALL, MISSING = "full scale", "partly", "small", "missing"
 RATINGS = {
-    FULL: "every part has a record at the paper's own N, K, T, L, B, data set and net; parts without figures have "
-    "code and tests",
+    FULL: "every part has a record at the paper's own N, K, T, L, B, data set (or a named subset) and net; parts "
+    "without figures have code and tests",
     PARTLY: "some parts",
     SMALL: "no part at this scale; records or figures at a smaller one",
     MISSING: "neither",
@@ -114,6 +114,8 @@ class Rated:
     sources: tuple[str, ...]
     """Matrices with records of parts."""
     small: tuple[str, ...]
+    subsets: tuple[str, ...] = ()
+    """Data sets of which a part has records of a subset alone."""
 
     @property
     def rating(self) -> str:
@@ -211,7 +213,14 @@ def _rated(item: Item, settings: Mapping[str, Setting], of: Evidence) -> Rated:
         wanted=len(found) + len(registered) + len(tested) + len(item.lacking),
         sources=tuple(dict.fromkeys(name for its in found for name, _ in its)),
         small=tuple(each for each in item.small if of.small(each)),
+        subsets=tuple(dict.fromkeys(name for its in found for name in _subset(its))),
     )
+
+
+def _subset(records: Sequence[tuple[str, Record]]) -> set[str]:
+    """Names of the data sets, where each record is of a subset."""
+    whole = any(record.cell.dataset.subset is None for _, record in records)
+    return set() if whole else {record.cell.dataset.name for _, record in records}
 
 
 def _registered(name: str) -> bool:

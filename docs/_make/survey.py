@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from _make import headlines
-from _make.items import PARTLY, RATINGS, Book, Evidence, Rated, counts
+from _make.items import FULL, PARTLY, RATINGS, Book, Evidence, Rated, counts
 from _make.markdown import HEAD, plain, table
 from bench.reference import store
 
@@ -37,7 +37,8 @@ def page(
 def headline(rated: Sequence[Rated]) -> str:
     """Counts in a sentence."""
     said = ", ".join(f"{count} {word}" for word, count in counts(rated).items())
-    return f"{len(rated)} tables, figures and claims: {said}."
+    of_subsets = sum(each.rating == FULL and bool(each.subsets) for each in rated)
+    return f"{len(rated)} tables, figures and claims: {said}; {of_subsets} at full scale with a subset of a data set."
 
 
 def not_run(rated: Sequence[Rated]) -> str:
@@ -72,8 +73,9 @@ def _where(each: Rated, pages: Mapping[str, str]) -> str:
     code = ["tests"] if each.item.tests else ["code"] if each.item.code else []
     smaller = [] if each.sources else [_smaller(name) for name in each.small]
     evidence = ", ".join(dict.fromkeys([*records, *code, *smaller]))
+    subset = "subset of the data" if each.subsets else ""
     lacking = f"open: {', '.join(each.item.lacking)}" if each.item.lacking else ""
-    return "; ".join(part for part in (evidence, lacking) if part)
+    return "; ".join(part for part in (evidence, subset, lacking) if part)
 
 
 def _smaller(name: str) -> str:
