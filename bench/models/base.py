@@ -27,6 +27,8 @@ class Model(ABC):
     """Names of the kinds of data that the model accepts: "image", "table", "text"."""
     work: ClassVar[float] = 1.0
     """Time for a gradient relative to the model `dlg-lenet` on the same images, for time estimates."""
+    step_work: ClassVar[float | None] = None
+    """Time for a training step in the same unit; None: `work`."""
 
     @abstractmethod
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:

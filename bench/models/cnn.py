@@ -43,6 +43,7 @@ class Cnn(Model):
     reference = "LDP-FL and NISS (two-layer CNN); sizes ours, 512 hidden units from NISS"
     takes = ("image",)
     work = 24.0
+    step_work = 3.6
 
     hidden: int = parameter(512, "units of the linear layer", source="NISS; LDP-FL gives no size", low=1)
     activation: Activation = parameter("relu", "after each layer", source="ours")
@@ -72,6 +73,7 @@ class VggSmall(Model):
     reference = "LDP-FL (small VGG for CIFAR-10); sizes ours"
     takes = ("image",)
     work = 15.0
+    step_work = 10.0
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         channels, height, width = shape

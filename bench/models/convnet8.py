@@ -17,6 +17,7 @@ class ConvNet8(Model):
     reference = "Geiping et al. 2020 (GradInv), ConvNet; Risk-balanced's model for GIA"
     takes = ("image",)
     work = 80.0
+    step_work = 20.0
 
     width: int = parameter(32, "channels of the first convolution", source="Geiping et al. 2020", low=1)
     batch_norm: bool = parameter(

@@ -43,6 +43,7 @@ class Resnet20(Model):
     reference = "He, Zhang, Ren & Sun 2016, §4.2; GroupNorm (Wu & He 2018) for BatchNorm"
     takes = ("image",)
     work = 25.0
+    step_work = 13.0
 
     width: int = parameter(16, "channels of the first stage", source="He et al. 2016", low=1)
     blocks: int = parameter(3, "residual blocks of each stage", source="He et al. 2016", low=1)

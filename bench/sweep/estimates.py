@@ -21,12 +21,13 @@ def formula(cell: AnyCell, shape: tuple[int, ...]) -> float:
     """Return a rough run time of a cell (experiment) on a core, in seconds, for a plan before anything is measured.
     `shape` is the shape of an example. The formula follows measurements of the DLG paper's networks (0.5 ms per
     gradient evaluation of a 28×28 image, more for more pixels and images) and of Fed-αCDP's network (4 ms per client
-    and local step); the model's `work` multiplies the time."""
+    and local step); the model's `work`, for a training `step_work`, multiplies the time."""
     federated = cell.federated
-    work = float(getattr(registry.load("models", cell.model.name), "work", 1.0))
+    model = registry.load("models", cell.model.name)
+    work = float(getattr(model, "work", 1.0))
     if isinstance(cell, TrainingCell):
         steps = cell.rounds * federated.per_round * federated.steps
-        return 1 + steps * 0.004 * max(1, federated.batch / 5) * work
+        return 1 + steps * 0.004 * max(1, federated.batch / 5) * float(getattr(model, "step_work", None) or work)
     attack = registry.load("attacks", cell.attack.name)
     if not getattr(attack, "iterative", True):
         return 20.0 if cell.knowledge == "black-box" else 0.2  # time for simulations
