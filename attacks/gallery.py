@@ -46,6 +46,7 @@ class Gallery(Attack):
     reference = "ours; the maximum likelihood among exchangeable candidates"
     knowledge = ("plain", "adaptive")
     iterative = False
+    most_examples = 32
     takes_mates = True
     takes = ("image", "table", "text")
     servers = ("listen", "weights")

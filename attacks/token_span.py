@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bench.attacks.base import Attack, closed_form
@@ -471,7 +470,7 @@ class _Search:
 
     def __init__(self, net: _Net, whole: _Outside, candidates: Tensor, language: Language | None) -> None:
         self._net, self.whole, self._candidates = net, whole, candidates
-        self._follows = None if language is None else language.log.exp().numpy()
+        self._language = language
         self._rough = net.single_precision(), whole.single_precision()
         filled = candidates.any(0)
         self._longest = int(filled.long().cumprod(0).sum())
@@ -589,8 +588,8 @@ class _Search:
 
     def _start(self, random: np.random.Generator, known: set[tuple[int, ...]]) -> Tensor:
         text = torch.full((self._net.positions,), PAD)
-        if self._follows is not None and random.random() < _PLAUSIBLE:
-            return self._plausible(self._follows, random)
+        if self._language is not None and random.random() < _PLAUSIBLE:
+            return self._plausible(self._language, random)
         for position in range(int(random.integers(1, self._longest + 1))):
             choice = self._lists[position]
             fresh = [token for token in choice.tolist() if all(token not in other for other in known)]
@@ -599,18 +598,18 @@ class _Search:
             text[position] = choice[int(random.integers(len(choice)))]
         return text
 
-    def _plausible(self, follows: NDArray[np.float64], random: np.random.Generator) -> Tensor:
-        """Draw a text (position,) of candidates, each as probable as the language model expects the token after the
-        token before: `follows` (token before, token)."""
-        text, before = torch.full((self._net.positions,), PAD), PAD
+    def _plausible(self, language: Language, random: np.random.Generator) -> Tensor:
+        """Draw a text (position,) of candidates, each as probable as the `language` model expects the token after the
+        token before."""
+        text, before = torch.full((self._net.positions,), PAD), torch.tensor(PAD)
         for position in range(self._longest):
-            choice = self._lists[position].numpy()
-            chances = follows[before, choice].cumsum()
-            end = follows[before, PAD] if position else 0.0
+            choice = self._lists[position]
+            chances = language.between(before, choice).exp().numpy().cumsum()
+            end = float(language.between(before, torch.tensor(PAD)).exp()) if position else 0.0
             drawn = int(np.searchsorted(chances, random.random() * (chances[-1] + end), side="right"))
             if drawn == len(choice):
                 break
-            text[position] = before = int(choice[drawn])
+            text[position] = before = choice[drawn]
         return text
 
     def _promising(self, texts: Tensor) -> Tensor:

@@ -111,7 +111,7 @@ def test_every_preset_has_a_title() -> None:
 def test_quickstart_pairs_each_data_set_with_its_model() -> None:
     found = cells("quickstart")
     pairs = {(cell.dataset.name, cell.model.name) for cell in found}
-    assert pairs == {("cancer", "mlp"), ("digits", "dlg-lenet")}
+    assert pairs == {("cancer", "mlp"), ("digits", "dlg-lenet"), ("opinions", "tiny-transformer")}
     assert len({str(cell.defense) for cell in found}) == 6
     assert {cell.point for cell in found} == {"type-2", "type-1", "type-0"}
 

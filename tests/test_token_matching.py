@@ -121,9 +121,13 @@ def test_the_noise_weighs_the_language(described: Situation) -> None:
     assert fit.scale == pytest.approx(2 * described.reading.description.noise.variance) and fit.scale > 0
 
 
-def test_a_language_model_prefers_texts_like_the_public_ones() -> None:
-    language = Language.of(ids([[1, 2, 3], [1, 2, 4], [5, 2, 3]]), 16)
-    torch.testing.assert_close(language.log.exp().sum(1)[[0, 1, 2]], torch.ones(3, dtype=torch.float64))
+@pytest.mark.parametrize("tokens", [16, 30_000])
+def test_a_language_model_prefers_texts_like_the_public_ones(tokens: int) -> None:
+    language = Language.of(ids([[1, 2, 3], [1, 2, 4], [5, 2, 3]]), tokens)
+    assert language.log.numel() == (6 + 1) ** 2  # whatever the vocabulary
+    torch.testing.assert_close(
+        language.following(torch.tensor([0, 1, 2])).exp().sum(1), torch.ones(3, dtype=torch.float64)
+    )
     likely, shuffled, longer = language.log_probability(ids([[1, 2, 3], [3, 2, 1], [1, 2, 3, 7]])).tolist()
     assert likely > shuffled and likely > longer
 

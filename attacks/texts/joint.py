@@ -151,7 +151,9 @@ class Joint:
         length = int((text != PAD).sum())
         if length == text.shape[1]:
             return text[None][:0]
-        scores = [self._fit.language.log[text[0, length - 1]]] + ([] if rows is None else [rows.norm(dim=1).cpu()])
+        scores = [self._fit.language.following(text[0, length - 1])] + (
+            [] if rows is None else [rows.norm(dim=1).cpu()]
+        )
         if self._absent is not None:
             scores = [score.masked_fill(self._absent, -torch.inf) for score in scores]
         tokens = {token for score in scores for token in score.topk(min(most, len(score))).indices.tolist()}

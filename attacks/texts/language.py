@@ -16,7 +16,10 @@ class Language:
     texts. Padding stands for a text's beginning and end."""
 
     log: Tensor
-    """(token before, token): log probabilities."""
+    """(known before, known after): log probabilities. The last row and column stand for all tokens that occur in no
+    public text, so that a vocabulary of 30 000 tokens needs little memory."""
+    place: Tensor
+    """(token,): each token's row and column in `log`."""
 
     @classmethod
     def of(cls, texts: Tensor, tokens: int) -> "Language":
@@ -24,16 +27,33 @@ class Language:
         frequencies of single tokens. `tokens` is the vocabulary's size."""
         ids = texts.cpu().long().clamp(PAD, tokens - 1)
         ids = torch.nn.functional.pad(ids, (1, 1), value=PAD)
-        before, after = ids[:, :-1].flatten(), ids[:, 1:].flatten()
-        kept = (before != PAD) | (after != PAD)
-        pairs = torch.zeros(tokens, tokens, dtype=torch.float64)
+        known = ids.unique()
+        place = torch.full((tokens,), len(known))
+        place[known] = torch.arange(len(known))
+        before, after = place[ids[:, :-1].flatten()], place[ids[:, 1:].flatten()]
+        kept = (before != place[PAD]) | (after != place[PAD])
+        pairs = torch.zeros(len(known) + 1, len(known) + 1, dtype=torch.float64)
         pairs.index_put_((before[kept], after[kept]), torch.ones(int(kept.sum()), dtype=torch.float64), accumulate=True)
         single = pairs.sum(0) / pairs.sum().clamp_min(1)
         follows = pairs / pairs.sum(1, keepdim=True).clamp_min(1)
-        return cls(log=(_FOLLOWS * follows + _OCCURS * single + (1 - _FOLLOWS - _OCCURS) / tokens).log())
+        log = (_FOLLOWS * follows + _OCCURS * single + (1 - _FOLLOWS - _OCCURS) / tokens).log()
+        return cls(log=log, place=place)
+
+    def between(self, before: Tensor, after: Tensor) -> Tensor:
+        """Return the log probability of each token in `after` behind the token in `before`, for token ids of equal
+        shape: (...,)."""
+        return self.log[self.place[before], self.place[after]]
+
+    def following(self, before: Tensor) -> Tensor:
+        """Return the log probability of every token behind each token id in `before` (...,): (..., token)."""
+        return self.log[self.place[before]][..., self.place]
+
+    def preceding(self, after: Tensor) -> Tensor:
+        """Return the log probability of each token id in `after` (...,) behind every token: (..., token)."""
+        return self.log.mT[self.place[after]][..., self.place]
 
     def log_probability(self, texts: Tensor) -> Tensor:
         """Return each text's log probability, for `texts` (..., position): (...,)."""
         ids = torch.nn.functional.pad(texts.long(), (1, 1), value=PAD)
         before, after = ids[..., :-1], ids[..., 1:]
-        return (self.log[before, after] * ((before != PAD) | (after != PAD))).sum(-1)
+        return (self.between(before, after) * ((before != PAD) | (after != PAD))).sum(-1)

@@ -103,7 +103,7 @@ class Search:
         for example, text in enumerate(texts):
             length = int((text != PAD).sum())
             if length < len(text):
-                scores = [self._fit.language.log[text[length - 1]]] + ([] if rows is None else [rows.norm(dim=1)])
+                scores = [self._fit.language.following(text[length - 1])] + ([] if rows is None else [rows.norm(dim=1)])
                 tokens = {token for score in scores for token in score.topk(min(most, len(score))).indices.tolist()}
                 for token in sorted(tokens - {PAD}):
                     made.append((example, text.clone()))
@@ -118,7 +118,7 @@ def likely(language: Language, texts: Tensor) -> Tensor:
     - `language`: the language model.
     - `texts` (example, position): the batch of texts."""
     ids = torch.nn.functional.pad(texts, (1, 1), value=PAD)
-    return language.log[ids[:, :-2]] + language.log.mT[ids[:, 2:]]
+    return language.following(ids[:, :-2]) + language.preceding(ids[:, 2:])
 
 
 def exchanged(texts: Tensor, scores: Tensor, most: int) -> Tensor:
