@@ -9,6 +9,7 @@ from bench.attacks.objective.known import inseparable, of_unknown, with_gaussian
 from bench.attacks.objective.repeats import distinct_examples
 from bench.attacks.objective.rescale import rescaled
 from bench.attacks.search.activations import Start
+from bench.attacks.search.chosen import by_choices
 from bench.attacks.search.clients import by_client, joined
 from bench.attacks.search.probable import most_probable, objective_of, unfit
 from bench.attacks.search.scale import blind_to_scale, usual_brightness
@@ -41,6 +42,8 @@ class Map(Attack):
       explain the reading.
     - A mean over clients of quantised messages (signs, ternary values, few levels) shows each message: the search then
       runs on each client's message separately (`search/clients.py`).
+    - A mean over clients of randomly masked messages has a known distribution for given examples: the search uses this
+      distribution's likelihood (`search/chosen.py`).
     - For an undefended batch with fewer examples than classes at a net with ReLUs before the last layer, this layer's
       gradient shows each example's features. The search starts from the images with these features
       (`search/unmix.py`).
@@ -106,8 +109,8 @@ class Map(Attack):
                 known=known,
             )
 
-        result = by_client(reading, budget, key, search) or by_example(reading, budget, key, search)
-        result = result or search(reading, budget)
+        result = by_client(reading, budget, key, search) or by_choices(reading, budget, key)
+        result = result or by_example(reading, budget, key, search) or search(reading, budget)
         if not blind_to_scale(reading):
             return result
         way = result.trajectory

@@ -1,10 +1,12 @@
 """Random choices of clients behind a mean: each client sends one of a few values per coordinate."""
 
 from collections.abc import Mapping
+from functools import cache
 
 import torch
 from torch import Tensor
 
+from bench.gradients import one_hot
 from bench.trip import Description, Outcomes
 
 Tensors = Mapping[str, Tensor]
@@ -45,6 +47,58 @@ def all_sums(values: Tensor, chances: Tensor) -> tuple[Tensor, Tensor]:
         sums = (sums[:, None] + values[:, client]).flatten(0, 1)
         weights = (weights[:, None] * chances[:, client]).flatten(0, 1)
     return sums, weights
+
+
+def surprise(outcomes: Outcomes, total: Tensors, width: float, floor: Tensors) -> Tensor:
+    """Return minus the log density (), up to a constant, of the sum of clients' messages with random choices, such as
+    masks. Each tensor in `floor` is added to the variance at its coordinates. Each coordinate of the sum has a density
+    with one Gaussian for each possible sum of the clients' values; coordinates are independent.
+
+    - `outcomes`: the values that each client may send, with probabilities.
+    - `total`: the observed sum over clients, name → (*shape).
+    - `width`: deviation of the Gaussians, relative to the root of the clients' expected squares, as an estimated error
+      of the values; infinite for a single Gaussian with the mean and variance of all sums.
+    - `floor`: least variance of each tensor, name → ()."""
+    lost = []
+    for name, observed in total.items():
+        values, chances = outcomes.values[name].flatten(2), outcomes.chances[name].flatten(2)
+        y, squares = observed.flatten(), (chances * values.square()).sum(0)
+        if width == torch.inf:
+            means = (chances * values).sum(0)
+            variance = (squares - means.square()).sum(0) + floor[name]
+            lost.append(0.5 * ((y - means.sum(0)).square() / variance + variance.log()).sum())
+        else:
+            variance = width**2 * squares.sum(0).detach() + floor[name]
+            lost.append(-_log_mixture(values.flatten(0, 1), chances.flatten(0, 1), y, variance, len(values)))
+    return torch.stack(lost).sum()
+
+
+def _log_mixture(values: Tensor, chances: Tensor, total: Tensor, variance: Tensor, kinds: int) -> Tensor:
+    """Return Σ log Σ_s P(s) N(total; s, variance) over coordinates, with its derivatives by `values` and `chances`
+    (outcome and client, coordinate). Autograd would keep an array for each step over all sums s."""
+    which = _sums_of(kinds, len(values) // kinds).to(values)
+    logs = chances.clamp_min(torch.finfo(chances.dtype).tiny).log()
+    result, by_value, by_chance = values.new_zeros(()), torch.empty_like(values), torch.empty_like(values)
+    with torch.no_grad():
+        for at in torch.arange(len(total), device=values.device).split(_CHUNK):
+            apart = total[at] - which @ values[:, at]
+            score = which @ logs[:, at] - 0.5 * apart.square() / variance[at]
+            most = score.amax(0)
+            score = score.sub_(most).exp_()
+            density = score.sum(0)
+            score /= density
+            result += (density.log() + most - 0.5 * variance[at].log()).sum()
+            by_chance[:, at] = which.T @ score
+            by_value[:, at] = which.T @ score.mul_(apart) / variance[at]
+    moved = (by_value * values + by_chance * logs).sum()
+    return result + moved - moved.detach()
+
+
+@cache
+def _sums_of(kinds: int, clients: int) -> Tensor:
+    """Return the choices behind each sum, (sum, outcome and client): 1 for each client's outcome."""
+    choices = torch.cartesian_prod(*[torch.arange(kinds)] * clients).reshape(-1, clients)
+    return one_hot(choices, kinds, torch.float64).transpose(1, 2).flatten(1)
 
 
 def rounding(values: Tensor, total: Tensor) -> Tensor:
