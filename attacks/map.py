@@ -42,8 +42,8 @@ class Map(Attack):
       explain the reading.
     - A mean over clients of quantised messages (signs, ternary values, few levels) shows each message: the search then
       runs on each client's message separately (`search/clients.py`).
-    - A mean over clients of randomly masked messages has a known distribution for given examples: the search uses this
-      distribution's likelihood (`search/chosen.py`).
+    - A mean over randomly masked messages has a known distribution for given examples: the search uses this likelihood
+      (`search/chosen.py`).
     - For an undefended batch with fewer examples than classes at a net with ReLUs before the last layer, this layer's
       gradient shows each example's features. The search starts from the images with these features
       (`search/unmix.py`).

@@ -50,15 +50,15 @@ def all_sums(values: Tensor, chances: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def surprise(outcomes: Outcomes, total: Tensors, width: float, floor: Tensors) -> Tensor:
-    """Return minus the log density (), up to a constant, of the sum of clients' messages with random choices, such as
-    masks. Each tensor in `floor` is added to the variance at its coordinates. Each coordinate of the sum has a density
-    with one Gaussian for each possible sum of the clients' values; coordinates are independent.
+    """Return minus the log density (), up to a constant, for the sum over clients' messages with random choices, such
+    as masks. A coordinate's density has a Gaussian for each possible sum; coordinates are independent. A wide Gaussian
+    allows for errors in the clients' values.
 
-    - `outcomes`: the values that each client may send, with probabilities.
+    - `outcomes`: the clients' possible values, with probabilities.
     - `total`: the observed sum over clients, name → (*shape).
-    - `width`: deviation of the Gaussians, relative to the root of the clients' expected squares, as an estimated error
-      of the values; infinite for a single Gaussian with the mean and variance of all sums.
-    - `floor`: least variance of each tensor, name → ()."""
+    - `width`: the Gaussians' deviation, relative to the root of the clients' summed expected squares. An infinite width
+      gives a single Gaussian with the sum's mean and variance.
+    - `floor`: variance added to each Gaussian in a tensor, name → ()."""
     lost = []
     for name, observed in total.items():
         values, chances = outcomes.values[name].flatten(2), outcomes.chances[name].flatten(2)

@@ -1,8 +1,8 @@
-"""Search behind a mean of messages with random choices (random masks), by the likelihood of the mean.
+"""Search behind a mean over randomly masked messages, by the mean's likelihood.
 
-A client sends one of two values at each coordinate, so the sum over K clients is one of 2^K sums. The search begins
-with a single Gaussian in place of this distribution. A mixture of Gaussians around the 2^K sums, ever narrower, then
-shows which client sent which coordinate."""
+At each coordinate, a client sends 0 or the coordinate's value, so the sum over K clients has 2^K possible values. The
+search begins with a single Gaussian in place of this distribution. Then each possible sum gets a Gaussian, narrower
+from stage to stage. A narrow mixture shows which client sent which coordinate."""
 
 from dataclasses import dataclass, replace
 
@@ -31,13 +31,13 @@ _NOTE = "random choices behind the mean: searched by the likelihood of each poss
 
 
 def by_choices(reading: Reading, budget: Budget, key: Key) -> Reconstruction | None:
-    """Attack a mean of clients' messages with random choices (random masks) by the likelihood of the mean, from a wide
-    to a narrow distribution around each possible sum. Mean and covariance of public examples with the client's label
-    are the prior. Return None for a reading without such choices, for quantised messages (`by_client`), for several
-    examples in a client, for several observations (repeated reports), for too many sums, and without labels.
+    """Attack a mean over clients' randomly masked messages by the mean's likelihood, from a wide to a narrow
+    distribution around each possible sum. Public examples with the client's label give the prior. Return None for a
+    reading without random choices, for quantised messages (`by_client`), for several examples in a client, for several
+    observations (repeated reports), for too many sums, and without labels.
 
-    - `reading`: the batch of attacked means.
-    - `budget`: limits of the attack.
+    - `reading`: the attacked means.
+    - `budget`: the attack's limits.
     - `key`: draws the first candidates and the start of a search for labels."""
     description = reading.description
     if description is None or description.clients is not None or len(reading.rounds) > 1:
@@ -105,8 +105,8 @@ def _searched(one: Reading, description: Description, budget: Budget, key: Key) 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sums:
-    """Problem for a solver, with a single row for a single reading: minus the log density of the sum over clients, plus
-    -log p. The variables are those of all examples."""
+    """Problem for a solver, with a single row for a single reading: minus the sum's log density, plus -log p. The
+    variables belong to all examples together."""
 
     one: Reading
     description: Description
