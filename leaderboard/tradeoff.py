@@ -241,6 +241,8 @@ def findings_of(tradeoff: Tradeoff, ranked: Sequence[Standing]) -> Iterator[str]
             f"{len(hidden)} of {len(ranked)} families meet L1; the most accurate keeps "
             f"{best.kept['L1']:.0%}: {setting(best.row, best.at['L1'])}."
         )
+    if open_in_mean := named_in_mean(tradeoff, hidden):
+        yield f"the server reads the mean, too, and there the attacker names {', '.join(open_in_mean)}."
     if proved:
         kept, row, figures = proved[0]
         yield (
@@ -258,6 +260,20 @@ def findings_of(tradeoff: Tradeoff, ranked: Sequence[Standing]) -> Iterator[str]
     later = sorted(one.row.family for one in ranked if (at := one.row.at("L1")) is not None and at.leaks_later)
     if later:
         yield f"at trained weights more than L1 is named: {', '.join(later)}."
+
+
+def named_in_mean(tradeoff: Tradeoff, hidden: Iterable[Standing]) -> tuple[str, ...]:
+    """Return the families without a strength that meet L1 at an earlier interception point, and not in the mean over
+    clients, such as `100% (secure-aggregation)`: the share of named examples in the mean, and the family.
+
+    - `tradeoff`: accuracy and leakage of each family.
+    - `hidden`: families that meet L1 at an interception point before the mean."""
+    fixed = {(one.row.dataset, one.row.model, one.row.family) for one in hidden if one.row.parameter is None}
+    return tuple(
+        f"{row.at_levels[0].share:.0%} ({row.family})"
+        for row in rows_at(tradeoff, listener_of("mean"))
+        if (row.dataset, row.model, row.family) in fixed and row.at_levels and row.at("L1") is None
+    )
 
 
 def _audit_findings(tradeoff: Tradeoff, hidden: Sequence[Standing]) -> Iterator[str]:

@@ -17,6 +17,7 @@ from bench.leaderboard.tradeoff import (
     findings_of,
     leakage,
     levels_of,
+    named_in_mean,
     proof,
     proofs,
     reason,
@@ -63,11 +64,17 @@ def opening(tradeoff: Tradeoff) -> str:
         "first round and *later*, halfway through the training; brackets: 95 % intervals on other victims.  *Any "
         f"attacker*: the most by ε, with one update of a client; with all {uploads}.  *Proved*: strength and accuracy "
         f"at which ε bounds any attacker by {level}; with all {uploads}.  ε: of the released models.  "
-        f"{''.join(_elsewhere(tradeoff, *other) for other in elsewhere)}"
+        f"{_mean(tradeoff, ranked)}{''.join(_elsewhere(tradeoff, *other) for other in elsewhere)}"
         "[Other listeners, levels](docs/results/tradeoff.md); [reconstructions at published strengths]"
         "(docs/results/standard-v1.md)."
     )
     return f"{PICTURE}{table(heads, rows)}\n{paragraph(note)}\n{STRIP}"
+
+
+def _mean(tradeoff: Tradeoff, ranked: Sequence[Standing]) -> str:
+    """A sentence on families that hide a client's update, and not the mean."""
+    named = named_in_mean(tradeoff, [each for each in ranked if "L1" in each.at])
+    return f"In the mean, which the server reads, too, the attacker names {', '.join(named)}.  " if named else ""
 
 
 def _elsewhere(tradeoff: Tradeoff, where: tuple[str, str], ranked: Sequence[Standing]) -> str:
