@@ -61,6 +61,6 @@ class Sketch:
             flat = rows(value, 1)
             if bucket is not None:
                 into, sign = bucket
-                flat = flat.new_zeros(len(flat), size).index_add_(1, into, flat * sign.to(flat))
+                flat = flat.new_zeros(len(flat), size).index_add_(1, into.to(flat.device), flat * sign.to(flat))
             parts.append(flat)
         return torch.cat(parts, 1)
