@@ -45,10 +45,10 @@ def test_the_likelihood_and_its_derivatives_are_those_of_all_sums() -> None:
     variance = (0.5**2 * (chance * g.square()).sum(0) + FLOOR).detach()
     density = (weights * torch.exp(-0.5 * (total - sums).square() / variance)).sum(0) / variance.sqrt()
     expected = -density.log().sum()
-    found = surprise(masked(g, chance), {"a": total}, 0.5, {"a": torch.tensor(FLOOR).double()})
-    torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
+    likelihood = surprise(masked(g, chance), {"a": total}, 0.5, {"a": torch.tensor(FLOOR).double()})
+    torch.testing.assert_close(likelihood, expected, rtol=1e-6, atol=0)
     for one, other in zip(
-        torch.autograd.grad(found, (g, chance)), torch.autograd.grad(expected, (g, chance)), strict=True
+        torch.autograd.grad(likelihood, (g, chance)), torch.autograd.grad(expected, (g, chance)), strict=True
     ):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
 
@@ -59,8 +59,8 @@ def test_the_widest_distribution_has_the_mean_and_variance_of_all_sums() -> None
     mean = (weights * sums).sum(0)
     variance = (weights * (sums - mean).square()).sum(0) + FLOOR
     expected = 0.5 * ((total - mean).square() / variance + variance.log()).sum()
-    found = surprise(masked(g, chance), {"a": total}, torch.inf, {"a": torch.tensor(FLOOR).double()})
-    torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
+    likelihood = surprise(masked(g, chance), {"a": total}, torch.inf, {"a": torch.tensor(FLOOR).double()})
+    torch.testing.assert_close(likelihood, expected, rtol=1e-6, atol=0)
 
 
 def test_the_true_values_are_likelier_than_others_under_a_narrow_distribution() -> None:

@@ -71,8 +71,8 @@ class Noisy:
             for each in curve
             if each.value is not None
         ]
-        found = fitted(counts, self.row.chance, usual_slope(self.strength))
-        return float(found.share(self.strength.position(value)))
+        fit = fitted(counts, self.row.chance, usual_slope(self.strength))
+        return float(fit.share(self.strength.position(value)))
 
 
 def shipped() -> Iterator[Row]:
@@ -91,19 +91,19 @@ def noisy() -> Iterator[Noisy]:
 @pytest.mark.parametrize("level", NAMED)
 def test_half_of_the_shipped_noise_leaks_more_than_the_level(level: str) -> None:
     levels = [(each, each.row.at(level)) for each in noisy()]
-    found = [(each, at) for each, at in levels if at is not None]
-    assert len(found) > 40
-    for each, at in found:
+    strengths = [(each, at) for each, at in levels if at is not None]
+    assert len(strengths) > 40
+    for each, at in strengths:
         assert at.most is not None
         assert each.most_named(each.half(at)) > at.most, (each.row.dataset, each.row.point, each.row.family)
 
 
 def test_other_victims_refute_no_more_strengths_than_chance_does() -> None:
     """A lower end (97.5 %) above the level: as often as of strengths that meet their levels exactly, at most."""
-    found = [at for row in shipped() for at in row.at_levels if at.level in NAMED]
-    refuted = sum(at.low > at.most for at in found if at.most is not None)
-    assert len(found) > 100
-    assert binom.sf(refuted - 1, len(found), 0.025) > 0.05, refuted
+    strengths = [at for row in shipped() for at in row.at_levels if at.level in NAMED]
+    refuted = sum(at.low > at.most for at in strengths if at.most is not None)
+    assert len(strengths) > 100
+    assert binom.sf(refuted - 1, len(strengths), 0.025) > 0.05, refuted
 
 
 @pytest.mark.slow

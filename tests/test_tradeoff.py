@@ -221,10 +221,10 @@ def test_a_family_that_hides_an_update_and_not_the_mean_is_said() -> None:
     hides = row("masks", at("point", None, 0.96, share=0.01, meets=("L1", "L2")), parameter=None)
     leaks = row("masks", at("point", None, 0.96, share=1.0), parameter=None, point="aggregate", also=())
     board = dataclasses.replace(BOARD, rows=(hides, leaks))
-    told = "mnist, mlp: the server reads the mean, too, and there the attacker names 100% (masks)."
-    assert told in findings(board, "type-0")
-    assert told not in findings(dataclasses.replace(board, rows=(hides,)), "type-0")
-    assert told not in findings(board, "aggregate")
+    sentence = "mnist, mlp: the server reads the mean, too, and there the attacker names 100% (masks)."
+    assert sentence in findings(board, "type-0")
+    assert sentence not in findings(dataclasses.replace(board, rows=(hides,)), "type-0")
+    assert sentence not in findings(board, "aggregate")
 
 
 def test_a_leak_at_trained_weights_is_said() -> None:

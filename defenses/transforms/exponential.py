@@ -53,7 +53,8 @@ class ExponentialReports(Transform):
         total: Tensor | None = None
         for name, mean in tensors.items():
             x = self._inverse(mean)
-            each = -self._distance(x, observed[name].detach()) - self._total(x).log()
+            apart = self._rate * (x - observed[name].detach()).abs()
+            each = self._nearest(x) - apart - self._total(x).log()
             row = rows(each, context.lead).sum(-1)
             total = row if total is None else total + row
         assert total is not None
@@ -99,7 +100,7 @@ class ExponentialReports(Transform):
         place = (x + self.radius) / self._step
         below = place.floor().clamp(0, self.levels - 2)
         down, up = self._decay * (place - below), self._decay * (below + 1 - place)
-        nearest = torch.minimum(down, up)
+        nearest = self._nearest(x)
         return below, (nearest - down).exp(), (nearest - up).exp()
 
     def _series(self, terms: Tensor) -> Tensor:
@@ -111,25 +112,22 @@ class ExponentialReports(Transform):
         """Difference of log weights between two grid values on the same side."""
         return self._rate * self._step
 
-    def _distance(self, x: Tensor, value: Tensor | float) -> Tensor:
-        """Return how much lower the log weight of the grid value `value` is than that of the value nearest to `x`."""
+    def _nearest(self, x: Tensor) -> Tensor:
+        """Return minus the log weight of the grid value nearest to `x`. Weights are relative to this value's, so that
+        no sum of weights is 0."""
         place = (x + self.radius) / self._step
-        nearest = place - place.round().clamp(0, self.levels - 1)
-        return self._rate * (x - value).abs() - self._decay * nearest.abs()
-
-    def _weight(self, x: Tensor, value: float) -> Tensor:
-        return (-self._distance(x, value)).exp()
+        return self._decay * (place - place.round().clamp(0, self.levels - 1)).abs()
 
     def _total(self, x: Tensor) -> Tensor:
-        """Return the sum of the weights over the grid. The nearest value has weight 1, so that no sum is 0."""
+        """Return the sum of the weights over the grid."""
         below, lower, upper = self._sides(x)
         return lower * self._series(below + 1) + upper * self._series(self.levels - 1 - below)
 
     def _moment(self, x: Tensor, power: int) -> Tensor:
         """Return the mean of y^`power` over the reports y on the limited coordinates `x`."""
-        total = torch.zeros_like(x)
+        total, nearest = torch.zeros_like(x), self._nearest(x)
         for value in self._grid():
-            total = total + value**power * self._weight(x, value)
+            total = total + value**power * (nearest - self._rate * (x - value).abs()).exp()
         return total / self._total(x)
 
     def _variance(self, x: Tensor) -> Tensor:

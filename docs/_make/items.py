@@ -204,16 +204,18 @@ def _item(table: dict[str, Any]) -> Item:
 
 
 def _rated(item: Item, settings: Mapping[str, Setting], of: Evidence) -> Rated:
-    found = [of.of(settings[name], defense) for cells in item.cells for name in cells.at for defense in cells.defense]
+    matching = [
+        of.of(settings[name], defense) for cells in item.cells for name in cells.at for defense in cells.defense
+    ]
     registered = [_registered(each) for each in item.code]
     tested = [of.tested(each) for each in item.tests]
     return Rated(
         item=item,
-        met=sum(map(bool, found)) + sum(registered) + sum(tested),
-        wanted=len(found) + len(registered) + len(tested) + len(item.lacking),
-        sources=tuple(dict.fromkeys(name for its in found for name, _ in its)),
+        met=sum(map(bool, matching)) + sum(registered) + sum(tested),
+        wanted=len(matching) + len(registered) + len(tested) + len(item.lacking),
+        sources=tuple(dict.fromkeys(name for its in matching for name, _ in its)),
         small=tuple(each for each in item.small if of.small(each)),
-        subsets=tuple(dict.fromkeys(name for its in found for name in _subset(its))),
+        subsets=tuple(dict.fromkeys(name for its in matching for name in _subset(its))),
     )
 
 
