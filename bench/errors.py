@@ -23,6 +23,18 @@ class DataError(BenchError):
     """Error for a data set that is missing, truncated, altered or out of range."""
 
 
+class MissingDataError(DataError):
+    """Error for a data set or weights whose files were not found; damaged files raise `DataError`."""
+
+
+class MissingExtraError(MissingDataError):
+    """Error for an optional package that is not installed."""
+
+    def __init__(self, package: str, extra: str) -> None:
+        self.remedy = f"pip install 'gradient-leakage-bench[{extra}]'"
+        super().__init__(f"no package {package}; {self.remedy}")
+
+
 class StorageError(BenchError):
     """Error for a file or folder that cannot be written."""
 

@@ -12,11 +12,11 @@ from PIL import Image
 
 from bench import rng
 from bench.datasets.base import Dataset, Group, Raw
-from bench.datasets.files import Layout, MissingDataError, locate
+from bench.datasets.files import Layout, locate
 from bench.datasets.frozen import Images, features
 from bench.datasets.pictures import read_picture
 from bench.datasets.tables import numeric_groups
-from bench.errors import DataError
+from bench.errors import DataError, MissingDataError
 from bench.parameters import parameter
 
 _PICTURES, _TEST = 3662, 500

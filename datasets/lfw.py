@@ -10,9 +10,9 @@ from PIL import Image
 
 from bench.datasets.arrays import channels_first, class_labels, required
 from bench.datasets.base import Dataset, Raw, held_out
-from bench.datasets.files import Layout, MissingDataError, Remote, locate
+from bench.datasets.files import Layout, Remote, locate
 from bench.datasets.pictures import read_picture
-from bench.errors import DataError
+from bench.errors import DataError, MissingDataError
 from bench.record.npz import read_npz
 
 _PEOPLE, _PICTURES, _LEAST = 62, 3023, 20

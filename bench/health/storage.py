@@ -7,6 +7,7 @@ import tempfile
 from contextlib import closing
 from pathlib import Path
 
+from bench.folders import folders
 from bench.health.finding import Finding
 
 _LEAST_FREE = 2 * 1024**3  # bytes; a standard suite's records and arrays need less
@@ -15,10 +16,6 @@ _LEAST_FREE = 2 * 1024**3  # bytes; a standard suite's records and arrays need l
 def data(data_dir: Path | None) -> list[Finding]:
     """Return a finding for each existing data folder, in search order (`data_dir` first); a warning if no data folder
     exists."""
-    try:
-        from bench.datasets.loading import folders  # imports numpy and pandas, which may be broken
-    except ImportError as error:
-        return [Finding("data", "warn", f"cannot be looked at: {error}", "mend the dependency named above")]
     places = folders(data_dir)
     there = [Finding("data", "ok", str(place)) for place in places if place.is_dir()]
     detail = f"no data folder (looked in {', '.join(map(str, places)) or 'nowhere'})"

@@ -4,6 +4,7 @@ import json
 import warnings
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 import torch
@@ -115,7 +116,7 @@ def _unbuildable(model: type, params: str, shape: tuple[int, ...], classes: int)
             with torch.device(device), torch.no_grad(), torch.random.fork_rng(devices=()), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # torch warns of empty layers, which are reported here
                 module = instance.build(shape, classes)
-                size = sum(parameter.numel() for parameter in module.parameters())
+                size = sum(value.numel() for value in chain(module.parameters(), module.buffers()))
                 if device == "meta" and size <= _SMALL:
                     continue
                 logits = module(torch.zeros(2, *shape))

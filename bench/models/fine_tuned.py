@@ -29,14 +29,7 @@ class FineTunedTransformer(TinyTransformer):
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         module = super().build(shape, classes)
         module.load_state_dict(self.initial(module, _PUBLIC))
-        blocks = list(module.get_submodule("blocks").children())
-        frozen = [module.get_submodule(name) for name in ("token", "position", "norm")]
-        frozen += {"lora": blocks, "last-block": blocks[:-1], "blocks": []}[self.part]
-        for part in frozen:
-            _freeze(part)
-        for block in blocks if self.part == "lora" else ():
-            for name in ("query", "value"):
-                setattr(block, name, _Lora(block.get_submodule(name), self.width, self.rank))
+        train_part(module, self.part, self.rank)
         return module
 
     def bound(self, name: str, fan_in: int) -> float:
@@ -45,12 +38,26 @@ class FineTunedTransformer(TinyTransformer):
         return 0.0 if self.b0 == "zero" and name.endswith(".b.weight") else super().bound(name, fan_in)
 
 
+def train_part(module: nn.Module, part: Literal["lora", "last-block", "blocks"], rank: int) -> None:
+    """Freeze the encoder `module` (`Encoder`), except the classifier and `part`: LoRA's matrices of the given `rank` on
+    query and value of each block, the last block, or all blocks. Frozen parameters become buffers."""
+    blocks = list(module.get_submodule("blocks").children())
+    frozen = [module.get_submodule(name) for name in ("token", "position", "norm")]
+    frozen += {"lora": blocks, "last-block": blocks[:-1], "blocks": []}[part]
+    for each in frozen:
+        _freeze(each)
+    for block in blocks if part == "lora" else ():
+        for name in ("query", "value"):
+            setattr(block, name, _Lora(block.get_submodule(name), rank))
+
+
 class _Lora(nn.Module):
     """A frozen linear layer plus the product of two small matrices, B A."""
 
-    def __init__(self, base: nn.Module, width: int, rank: int) -> None:
+    def __init__(self, base: nn.Module, rank: int) -> None:
         super().__init__()
         self.base = base
+        width = len(base.get_buffer("bias"))
         self.a, self.b = nn.Linear(width, rank, bias=False), nn.Linear(rank, width, bias=False)
 
     def forward(self, z: Tensor) -> Tensor:

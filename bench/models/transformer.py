@@ -28,20 +28,47 @@ class TinyTransformer(Model):
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         if self.width % self.heads:
             raise NotApplicable(f"width {self.width} is no multiple of {self.heads} heads")
-        blocks = (_Block(self.width, self.heads) for _ in range(self.blocks))
-        return _Transformer(self.tokens, shape[0], self.width, nn.ModuleList(blocks), classes)
+        inner = 2 * self.width
+        layout = Layout(tokens=self.tokens, width=self.width, heads=self.heads, inner=inner, blocks=self.blocks)
+        return Encoder(layout, positions=shape[0], classes=classes)
 
 
-class _Transformer(nn.Module):
-    def __init__(self, tokens: int, positions: int, width: int, blocks: nn.ModuleList, classes: int) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Sizes of an encoder."""
+
+    tokens: int
+    """Tokens of the vocabulary, padding included."""
+    width: int
+    """Values of a token's vector."""
+    heads: int
+    """Attention heads; they divide the width."""
+    inner: int
+    """Values between the two linear layers of a block's network per token."""
+    blocks: int
+    """Blocks of attention and a network per token."""
+    eps: float = 1e-5
+    """Term in LayerNorm's variance."""
+
+
+class Encoder(nn.Module):
+    """BERT's encoder of token ids (text, position), with a linear classifier on the mean over a text's tokens.
+
+    - `layout`: sizes.
+    - `positions`: token positions of a text.
+    - `classes`: number of classes."""
+
+    def __init__(self, layout: Layout, *, positions: int, classes: int) -> None:
         super().__init__()
-        self.token = nn.Embedding(tokens, width)
+        width = layout.width
+        self.token = nn.Embedding(layout.tokens, width)
         self.position = nn.Embedding(positions, width)
-        self.norm = nn.LayerNorm(width)
-        self.blocks = blocks
+        self.norm = nn.LayerNorm(width, eps=layout.eps)
+        self.blocks = nn.ModuleList(_Block(layout) for _ in range(layout.blocks))
         self.classifier = nn.Linear(width, classes)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return logits (text, class) of the token ids `x` (text, position)."""
         ids = x.round().long().clamp(PAD, self.token.num_embeddings - 1)
         present = (ids != PAD).to(self.token.weight.dtype)
         z = self.norm(self.token(ids) + self.position(torch.arange(ids.shape[-1], device=ids.device)))
@@ -53,14 +80,15 @@ class _Transformer(nn.Module):
 
 
 class _Block(nn.Module):
-    def __init__(self, width: int, heads: int) -> None:
+    def __init__(self, layout: Layout) -> None:
         super().__init__()
-        self.heads = heads
+        width = layout.width
+        self.heads = layout.heads
         self.query, self.key, self.value = nn.Linear(width, width), nn.Linear(width, width), nn.Linear(width, width)
         self.mixed = nn.Linear(width, width)
-        self.first_norm = nn.LayerNorm(width)
-        self.inner, self.outer = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
-        self.second_norm = nn.LayerNorm(width)
+        self.first_norm = nn.LayerNorm(width, eps=layout.eps)
+        self.inner, self.outer = nn.Linear(width, layout.inner), nn.Linear(layout.inner, width)
+        self.second_norm = nn.LayerNorm(width, eps=layout.eps)
 
     def forward(self, z: Tensor, present: Tensor) -> Tensor:
         query, key, value = (
