@@ -1,7 +1,7 @@
 """Recover texts from a transformer's gradients, by their row spaces."""
 
 import copy
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
@@ -307,7 +307,7 @@ def _layers(model: nn.Module, trained: frozenset[str], ids: Tensor) -> tuple[lis
     embeddings: list[str] = []
     groups: list[tuple[Tensor, list[str]]] = []
 
-    def watch(path: str) -> object:
+    def watch(path: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
         def hook(layer: nn.Module, arguments: tuple[Tensor, ...]) -> None:
             given = arguments[0]
             if isinstance(layer, nn.Embedding) and given.shape == ids.shape and bool((given == ids).all()):
@@ -321,7 +321,11 @@ def _layers(model: nn.Module, trained: frozenset[str], ids: Tensor) -> tuple[lis
 
         return hook
 
-    handles = [layer.register_forward_pre_hook(watch(path)) for path, layer in model.named_modules()]
+    handles = [
+        layer.register_forward_pre_hook(watch(path))
+        for path, layer in model.named_modules()
+        if isinstance(layer, nn.Embedding | nn.Linear)  # other layers of a user's model may take keywords only
+    ]
     try:
         with torch.no_grad():
             model(ids)

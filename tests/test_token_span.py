@@ -49,6 +49,25 @@ def test_a_row_space_that_holds_everything_certifies_nothing() -> None:
     assert result.inputs.shape == (1, 2, 12)
 
 
+class ByKeyword(nn.Module):
+    """As models of transformers: the module inside takes keywords only."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.inner(x=x)
+        return logits
+
+
+def test_a_module_may_call_its_layers_by_keyword() -> None:
+    inner = api.build("tiny-transformer", shape=(12,), classes=2, params={"tokens": 40, "width": 32})
+    sentences = ids([[4, 17, 2, 9]])
+    reading = read(ByKeyword(inner), sentences, public=ids([[1, 2, 3]]))
+    assert right(sentences[None], attacked(reading, starts=4)) == [1]
+
+
 @pytest.mark.slow
 def test_certificates_are_right_under_noise_and_pruning() -> None:
     for defense in ("gaussian", "sign"):

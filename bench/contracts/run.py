@@ -9,8 +9,8 @@ from bench.cell import Entry
 from bench.contracts import attacks, datasets, defenses, detectors, models
 from bench.contracts.base import Contract, ContractBroken, ContractSkipped, Outcome
 from bench.contracts.datasets import LoadedDataset, reload
-from bench.datasets.files import MissingDataError
 from bench.datasets.loading import read
+from bench.errors import MissingDataError
 from bench.registry import entries as registry
 from bench.registry.plugins import error_line
 

@@ -71,7 +71,9 @@ class MiniLm(Model):
     def initial(self, module: nn.Module, seed: int) -> dict[str, Tensor]:
         """Return initial weights for the parameters of `module`, name → (*shape): the pretrained ones, and drawn ones
         with a key from `seed` for the classifier and LoRA."""
-        pretrained = _weights(len(module.get_submodule("position").weight))
+        position = module.get_submodule("position").weight  # a buffer, if frozen
+        assert isinstance(position, Tensor)
+        pretrained = _weights(len(position))
         return {name: pretrained.get(name, drawn) for name, drawn in super().initial(module, seed).items()}
 
 
