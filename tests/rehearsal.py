@@ -171,7 +171,8 @@ class Rehearsal:
         self.target: str | None = None  # of the copy under way
         self.inside = False  # a call that was given a tensor of the GPU's: what it makes lies there too
         self.silent = False  # a call that does not wait on CUDA, or whose wait is counted
-        self._on_gpu: dict[int, StorageWeakRef] = {}  # a weak reference keeps the address from being used again
+        self._on_gpu: dict[int, StorageWeakRef] = {}  # a weak reference keeps the address, and the memory
+        self._kept = 0  # bytes marked since expired references were dropped
         self._open = ExitStack()
 
     def __enter__(self) -> "Rehearsal":
@@ -224,8 +225,10 @@ class Rehearsal:
             if self.memory is not None and storage.nbytes() > self.memory:
                 raise torch.OutOfMemoryError(f"CUDA out of memory: {storage.nbytes()} bytes in one piece")
             self._on_gpu[storage._cdata] = StorageWeakRef(storage)
-        if len(self._on_gpu) > 100_000:
+            self._kept += storage.nbytes()
+        if len(self._on_gpu) > 100_000 or self._kept > 1 << 29:
             self._on_gpu = {key: kept for key, kept in self._on_gpu.items() if not kept.expired()}
+            self._kept = 0
         return made
 
     def mix(self, what: str, error: type[Exception] = RuntimeError) -> None:

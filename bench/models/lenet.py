@@ -34,6 +34,7 @@ class DlgLenet(_Lenet):
     reference = "Zhu et al. 2019 (DLG), the authors' LeNet"
     takes = ("image",)
     strides = (2, 2, 1)
+    step_work = 0.25
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,3 +44,4 @@ class CplLenet(_Lenet):
     reference = "Wei et al. 2020 (CPL) and Fed-αCDP's notebooks"
     takes = ("image",)
     strides = (2, 2, 1, 1)
+    step_work = 0.3

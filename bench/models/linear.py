@@ -14,6 +14,7 @@ class Linear(Model):
 
     reference = "softmax regression; on a frozen network's features: linear probe (Alain & Bengio 2016)"
     takes = ("image", "table")
+    step_work = 0.01
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         return nn.Sequential(nn.Flatten(), nn.Linear(prod(shape), classes))

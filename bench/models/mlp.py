@@ -15,6 +15,7 @@ class Mlp(Model):
 
     reference = "NISS (MLP 200-200); Fed-αCDP's tabular sets have two hidden layers (sizes ours)"
     takes = ("image", "table")
+    step_work = 0.03
 
     hidden: tuple[int, ...] = parameter((200, 200), "units of each hidden layer", source="NISS")
     activation: Activation = parameter("sigmoid", "after each hidden layer", source="ours")
