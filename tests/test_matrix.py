@@ -487,6 +487,27 @@ def defenses(path: Path, text: str, *more: str) -> list[tuple[Any, ...]]:
     return [(row["attack"].name, row["defense"].name, row["defense"].params.get("share")) for row in rows]
 
 
+def test_an_entry_of_a_file_may_be_written_as_on_a_command_line(tmp_path: Path) -> None:
+    text = axes(attack='["dlg"]', defense='["none", "prune:share=.9"]')
+    assert defenses(tmp_path / "m.toml", text) == [("dlg", "none", None), ("dlg", "prune", 0.9)]
+
+
+@pytest.mark.parametrize(
+    ("typed", "error"),
+    [
+        ("prune:share", "'prune:share' is no parameter; write defense NAME:PARAMETER=VALUE"),
+        ("prune:share=.9,none", "'prune:share=.9,none' holds 2 names; write quotes around each"),
+        ("prune:shares=.9", "prune: unknown parameter 'shares'"),
+        (":share=.9", "an empty name; write defense NAME or defense NAME:PARAMETER=VALUE"),
+    ],
+)
+def test_a_mistake_in_such_an_entry_is_one_line(tmp_path: Path, typed: str, error: str) -> None:
+    with pytest.raises(MatrixError) as caught:
+        defenses(tmp_path / "m.toml", axes(defense=f'["{typed}"]'))
+    (line,) = str(caught.value).splitlines()
+    assert error in line
+
+
 def test_more_defenses_join_the_axis_at_its_end_with_their_defaults(tmp_path: Path) -> None:
     text = axes(attack='["dlg", "gradinv"]', defense='["none", { name = "prune", share = 0.7 }]')
     assert defenses(tmp_path / "m.toml", text, "noise", "prune", "noise", "none") == [

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 from bench.cell import Entry
 from bench.errors import BenchError, NotApplicable
 from bench.matrix.messages import Wrong, expected, nearest, quoted
+from bench.matrix.typed import Typed, entries
 from bench.parameters import build, parameters, values
 
 KINDS = {"dataset": "datasets", "model": "models", "attack": "attacks", "defense": "defenses"}
@@ -25,8 +26,11 @@ class Registry(Protocol):
 
 def registered(axis: str, raw: Any, registry: Registry) -> Entry:
     """Turn a value of a matrix file (a run's experiments) into an entry: an attack, defense, data set or model with
-    parameters. `raw` is the value on the axis `axis`, such as `"prune"` or `{ name = "prune", share = 0.7 }`. Omitted
-    parameters get their defaults, from `registry`. Raises `Wrong` with a line for each mistake."""
+    parameters. `raw` is the value on the axis `axis`, such as `"prune"`, `"prune:share=.7"` as on a command line, or
+    `{ name = "prune", share = 0.7 }`. Omitted parameters get their defaults, from `registry`. Raises `Wrong` with a
+    line for each mistake."""
+    if isinstance(raw, str) and ":" in raw:
+        raw = _typed(raw, axis)
     table = {"name": raw} if isinstance(raw, str) else raw
     if not isinstance(table, dict) or not isinstance(table.get("name"), str):
         raise Wrong(expected("a name, or a table with a name", raw, '{ name = "…" }'))
@@ -41,6 +45,16 @@ def registered(axis: str, raw: Any, registry: Registry) -> Entry:
         raise Wrong(str(error)) from None
     params = {parameter: value for parameter, value in table.items() if parameter != "name"}
     return Entry(name=name, params=values(_build(cls, params, name)))
+
+
+def _typed(text: str, axis: str) -> Typed:
+    try:
+        each = entries((text,), axis)
+    except BenchError as error:
+        raise Wrong(str(error)) from None
+    if len(each) > 1:
+        raise Wrong(f"{quoted(text)} holds {len(each)} names; write quotes around each")
+    return each[0]
 
 
 def _build(cls: type, params: dict[str, Any], name: str) -> Any:
