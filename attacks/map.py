@@ -11,6 +11,7 @@ from bench.attacks.objective.rescale import rescaled
 from bench.attacks.search.activations import Start
 from bench.attacks.search.chosen import by_choices
 from bench.attacks.search.clients import by_client, joined
+from bench.attacks.search.labelled import by_label
 from bench.attacks.search.probable import most_probable, objective_of, unfit
 from bench.attacks.search.scale import blind_to_scale, usual_brightness
 from bench.attacks.search.space import Gaussian, public_space
@@ -47,6 +48,8 @@ class Map(Attack):
     - For an undefended batch with fewer examples than classes at a net with ReLUs before the last layer, this layer's
       gradient shows each example's features. The search starts from the images with these features
       (`search/unmix.py`).
+    - For a single example with a granted label, behind noise or hard decisions, mean and covariance are those of public
+      examples with this label (`search/labelled.py`).
     - With the grant `mates`, only the first example behind a reading is unknown. The search takes the example's part in
       the reading (`objective/known.py`), and mean and covariance of public examples with the example's label. Behind
       a random rounding, a first search replaces the rounding's likelihood by Gaussian noise; a second search goes on
@@ -97,17 +100,20 @@ class Map(Attack):
         reading = rescaled(reading)
 
         def search(part: Reading, within: Budget, known: Start | None = known) -> Reconstruction:
-            distinct = distinct_examples(part)
-            return most_probable(
-                part,
-                within,
-                key,
-                starts=self.starts,
-                tolerance=self.tolerance,
-                distinct=distinct,
-                space=space,
-                known=known,
-            )
+            def within_space(rows: Reading, space: Gaussian | None) -> Reconstruction:
+                return most_probable(
+                    rows,
+                    within,
+                    key,
+                    starts=self.starts,
+                    tolerance=self.tolerance,
+                    distinct=distinct_examples(part),
+                    space=space,
+                    known=known,
+                )
+
+            labelled = by_label(part, within_space) if space is None and known is None else None
+            return labelled or within_space(part, space)
 
         result = by_client(reading, budget, key, search) or by_choices(reading, budget, key)
         result = result or by_example(reading, budget, key, search) or search(reading, budget)

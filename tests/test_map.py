@@ -1,6 +1,7 @@
 """Promise: `map` finds the most probable examples: in closed form where the gradient is linear in them."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 
 from bench import api
 from bench.attacks.search.scale import blind_to_scale, usual_brightness
-from bench.attacks.search.space import public_space
+from bench.attacks.search.space import Gaussian, public_space
 from bench.models.mlp import Mlp
 from bench.registry import entries as registry
 from bench.rng import Key
@@ -25,21 +26,40 @@ def attack(reading: Reading, evaluations: int = 200, **params: object) -> Recons
     return made
 
 
+def posterior_mean(reading: Reading, row: int, space: Gaussian, variance: float) -> Tensor:
+    zero, eye = torch.zeros(VALUES, dtype=torch.float64), torch.eye(VALUES, dtype=torch.float64)
+    a = (space.inputs(eye) - space.inputs(zero)).T
+    mean, precision = space.inputs(zero), torch.linalg.inv(a @ a.T)
+    error = torch.full((CLASSES,), 1 / CLASSES, dtype=torch.float64)
+    error[int(reading.labels[row, 0])] -= 1  # type: ignore[index]
+    right = reading.values["0.weight"][row, 0].double().T @ error / variance + precision @ mean
+    return torch.linalg.solve(error.square().sum() / variance * eye + precision, right)
+
+
 def test_described_noise_gives_the_posterior_mean() -> None:
     variance = 0.02
     reading, _ = linear_reading(variance)
     found = attack(reading).inputs[:, 0].double()
-    space = public_space(reading)
-    zero, eye = torch.zeros(VALUES, dtype=torch.float64), torch.eye(VALUES, dtype=torch.float64)
-    a = (space.inputs(eye) - space.inputs(zero)).T
-    mean, precision = space.inputs(zero), torch.linalg.inv(a @ a.T)
-    for n, label in enumerate(reading.labels[:, 0].tolist()):  # type: ignore[index]
-        error = torch.full((CLASSES,), 1 / CLASSES, dtype=torch.float64)
-        error[label] -= 1
-        seen = reading.values["0.weight"][n, 0].double()
-        right = seen.T @ error / variance + precision @ mean
-        expected = torch.linalg.solve(error.square().sum() / variance * eye + precision, right)
-        assert torch.allclose(found[n], expected, atol=2e-4)
+    for row in range(len(reading)):
+        expected = posterior_mean(reading, row, public_space(reading), variance)
+        assert torch.allclose(found[row], expected, atol=2e-4)
+
+
+def test_the_prior_of_a_granted_label_gives_the_posterior_mean() -> None:
+    """Classes of other means: each example's posterior is that of its class, in the order of the readings."""
+    variance = 0.02
+    reading, _ = linear_reading(variance)
+    classes = torch.arange(len(reading.public_inputs)) % CLASSES
+    reading = replace(reading, public_inputs=reading.public_inputs + classes[:, None], public_labels=classes)
+    made = attack(reading)
+    assert reading.labels is not None and made.trajectory is not None
+    for row, label in enumerate(reading.labels[:, 0].tolist()):
+        expected = posterior_mean(reading, row, public_space(reading, label), variance)
+        assert torch.allclose(made.inputs[row, 0].double(), expected, atol=2e-4)
+    marks = [mark for mark, _ in made.history]
+    assert marks == sorted(set(marks)) and len(made.trajectory) == len(marks)
+    assert torch.allclose(torch.tensor(made.history[-1][1]), made.loss)
+    assert torch.allclose(made.trajectory[-1], made.inputs, atol=1e-4)
 
 
 def table(victims: int = 3, scale: float = 1.0) -> tuple[Reading, Tensor]:

@@ -20,7 +20,7 @@ _SHARES = (1.0, 0.6, 0.3, 0.1, 0.03)  # of the target in a shrunk covariance
 _JITTER = 1e-6  # variance added to every value
 _LEAST_DEVIATION = 1e-3  # of a frequency
 _KEPT = 12  # fitted spaces
-_LEAST_OF_CLASS = 10  # examples of a class, for a space of this class
+LEAST_OF_CLASS = 10  # public examples of a class, for a space of this class
 
 
 class Space(Protocol):
@@ -189,7 +189,7 @@ def _fit(public: Tensor, images: bool) -> Gaussian:
 
 def _fit_of_class(own: Tensor, pooled: Gaussian, images: bool) -> Gaussian:
     """Fit a space to a class's examples `own` (example, *shape); `pooled` is the space of all classes."""
-    if len(own) < _LEAST_OF_CLASS:
+    if len(own) < LEAST_OF_CLASS:
         return pooled
     columns = linear_part(pooled) if own[0].numel() <= _DENSE else None
 
