@@ -30,6 +30,7 @@ from bench.defenses.transforms.mask import KeepRandom
 from bench.defenses.transforms.noise import Additive, GaussianNoise
 from bench.defenses.transforms.rows import norms, rescaled
 from bench.errors import BenchError
+from bench.gradients import group_gradients
 from bench.kinds.tables import TABLE
 from bench.models.base import Model
 from bench.parameters import parameter, values
@@ -591,6 +592,24 @@ class _Lying(_Spending):
     def reconstruct(self, reading: Reading, budget: Budget, key: Key) -> Reconstruction:
         found = _Spending.reconstruct(self, reading, budget, key)
         return replace(found, evaluations=found.evaluations.clamp(max=budget.evaluations), history=())
+
+
+class _Exact(_Attack):
+    """A gradient of grey for each evaluation of the budget, and of no other candidate before."""
+
+    def reconstruct(self, reading: Reading, budget: Budget, key: Key) -> Reconstruction:
+        grey = torch.full((len(reading), reading.examples, *reading.shape), 0.5, dtype=torch.float64)
+        targets = torch.full((len(reading), reading.examples, reading.classes), 1 / reading.classes).to(grey)
+        weights = {name: value[0] for name, value in reading.weights.items()}
+        for _ in range(budget.evaluations):
+            group_gradients(reading.model, weights, grey, targets, differentiable=False)
+        none = torch.zeros(len(reading), dtype=torch.long)
+        return replace(closed_form(reading, grey), evaluations=none + budget.evaluations)
+
+
+def test_an_attack_that_spends_its_whole_budget_keeps_it() -> None:
+    """The bench's own passes, on the first gradient of a model, are not the attack's."""
+    attacks.budget(_Exact())
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from bench.attacks.base import Attack
 from bench.contracts.base import DECLARED, Contract, ContractSkipped, one_line, require
 from bench.contracts.situations import Situation, differing, gap, situation, under_two_seeds
 from bench.federated.describe import Composition
+from bench.gradients import group_gradients
 from bench.kinds.known import named
 from bench.rng import Key
 from bench.trip import Budget, Reading, Reconstruction
@@ -79,6 +80,15 @@ def _public(inputs: Tensor, reading: Reading) -> bool:
         return False
 
 
+def _decided(reading: Reading) -> None:
+    """Compute a public example's gradient: the first gradient of a model tries how the model uses its parameters, by
+    passes that belong to the bench, not to the attack."""
+    like = next(iter(reading.weights.values()))
+    weights = {name: value[0] for name, value in reading.weights.items()}
+    targets = torch.full((1, 1, reading.classes), 1 / reading.classes).to(like)
+    group_gradients(reading.model, weights, reading.public_inputs[:1][None].to(like), targets, differentiable=False)
+
+
 def budget(attack: Attack) -> None:
     """Check that an attack stays within its budget, the number of gradient evaluations per reading (observed update),
     restarts included. The test counts the model's forward passes itself, and does not trust the attack's count. Raises
@@ -97,6 +107,8 @@ def budget(attack: Attack) -> None:
             # of public examples, which look for the last layer
             handle = reading.model.register_forward_pre_hook(count)
             try:
+                _decided(reading)
+                seen = 0
                 result = _attack(attack, reading, evaluations=evaluations)
             finally:
                 handle.remove()
