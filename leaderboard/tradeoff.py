@@ -1,6 +1,6 @@
 """Standings by accuracy at equal leakage: for a listener, the families that hide examples, the most accurate first."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from bench.errors import BenchError
@@ -26,11 +26,15 @@ class Standing:
 
     row: Row
     """Figures of the family at all strengths."""
+    mean: Row | None
+    """At the server: the family's figures in the mean over clients, which the server reads, too. None: the listener
+    reads no mean, or the mean was not attacked."""
     rank: int | None
     """Rank from 1, by accuracy at L1, then at L2 and L3; None if no strength of the family meets a level."""
     at: dict[str, AtLevel]
     """Map from level to the figures of the weakest strength that meets the level. Levels with a useless accuracy, or
-    exceeded at trained weights, are left out."""
+    exceeded at trained weights, are left out; at the server, a level counts at a strength that also meets it in the
+    mean."""
     kept: dict[str, float]
     """Map from level to the share of the undefended accuracy that remains, in [0, 1]."""
 
@@ -57,22 +61,49 @@ def standings(tradeoff: Tradeoff, point: str) -> dict[tuple[str, str], tuple[Sta
 
     - `tradeoff`: accuracy and leakage of each family; `point`: name of the interception point."""
     groups = grouped(rows_at(tradeoff, point), lambda row: (row.dataset, row.model))
-    return {key: _ranked(tradeoff, rows) for key, rows in groups.items()}
+    means = rows_at(tradeoff, listener_of("mean")) if point == listener_of("server") else ()
+    in_mean = {(row.dataset, row.model, row.family): row for row in means}
+    return {key: _ranked(tradeoff, rows, in_mean) for key, rows in groups.items()}
 
 
-def _ranked(tradeoff: Tradeoff, rows: Iterable[Row]) -> tuple[Standing, ...]:
+def _ranked(
+    tradeoff: Tradeoff, rows: Iterable[Row], in_mean: Mapping[tuple[str, str, str], Row]
+) -> tuple[Standing, ...]:
     found = []
     for row in rows:
-        at, kept = {}, {}
+        at, kept, mean = {}, {}, in_mean.get((row.dataset, row.model, row.family))
         for level in LEVELS:
-            proved = row.at(PROVED) if level in NAMED else None  # what ε proves for L1 holds for L2, too
-            for figures in (row.at(level), proved):
+            # what ε proves for L1 holds for L2, too, and in the mean
+            proved = row.at(PROVED) if level in NAMED else None
+            for figures in (_met(row, mean, level), proved):
                 if figures is not None and tradeoff.useful(row, figures) and not figures.leaks_later:
                     at[level], kept[level] = figures, tradeoff.kept(row, figures)
                     break
-        found.append(Standing(row=row, rank=None, at=at, kept=kept))
+        found.append(Standing(row=row, mean=mean, rank=None, at=at, kept=kept))
     found.sort(key=lambda each: ([-each.kept.get(level, 0.0) for level in LEVELS], each.row.family))
     return tuple(replace(each, rank=number if each.at else None) for number, each in enumerate(found, 1))
+
+
+def _met(row: Row, mean: Row | None, level: str) -> AtLevel | None:
+    """Return the figures of `row` at `level`, or of `mean` if the mean needs a stronger defense (its interval is above the
+    strength of `row`); None if either does not meet the level. The ε of `row` bounds the stronger defense, too."""
+    here = row.at(level)
+    if here is None or mean is None or not _measured(mean, level):
+        return here
+    there = mean.at(level)
+    if there is None or here.value is None or there.value is None:
+        return None if there is None else here
+    growing = (row.curve[-1].value or 0.0) > (row.curve[0].value or 0.0)  # curves go from weak to strong
+    enough = (there.value > here.value) != growing
+    if enough or (there.interval is not None and there.interval[0] <= here.value <= there.interval[1]):
+        return here
+    return replace(there, epsilon=here.epsilon, ceiling=here.ceiling, ceiling_all=here.ceiling_all)
+
+
+def _measured(row: Row, level: str) -> bool:
+    if level == RECONSTRUCTED:
+        return row.reconstructed is not None and row.reconstructed.absent is None
+    return bool(row.curve)
 
 
 def leakage(level: str) -> str:
@@ -103,7 +134,7 @@ def rank_line(ranked: Sequence[Standing], family: str) -> str | None:
     if own is None:
         return None
     if own.rank is None:
-        return f"no rank among {len(ranked)}: {reason(own.row, LEVELS[0])}"
+        return f"no rank among {len(ranked)}: {reason(own, LEVELS[0])}"
     level = next(level for level in LEVELS if level in own.at)
     words = [f"rank {own.rank} of {len(ranked)}: keeps {own.kept[level]:.0%} at {level}"]
     if own.row.parameter is not None:
@@ -116,9 +147,19 @@ def rank_line(ranked: Sequence[Standing], family: str) -> str | None:
     return "; ".join(words)
 
 
-def reason(row: Row, level: str) -> str:
+def reason(standing: Standing, level: str) -> str:
     """Return the reason, in a few words, why a defense family (a defense at all its strengths) does not meet a level of
-    leakage, such as `12% named at the strongest`. `row` are the family's figures; `level` is "L1", "L2" or "L3"."""
+    leakage, such as `12% named at the strongest`. `standing` has the family's figures; `level` is "L1", "L2" or
+    "L3"."""
+    here = _reason(standing.row, level)
+    if here is not None or standing.mean is None:
+        return here or "no useful strength"
+    there = _reason(standing.mean, level) if _measured(standing.mean, level) else None
+    return "no useful strength" if there is None else f"{there} in the mean"
+
+
+def _reason(row: Row, level: str) -> str | None:
+    """As `reason`, for a single row; None if the row meets the level."""
     at, leaked = row.at(level), leakage(level)
     curve, calibrated = row.curve, bool(row.at_levels)
     if level == RECONSTRUCTED:
@@ -132,7 +173,7 @@ def reason(row: Row, level: str) -> str:
         return f"{shares[0]:.0%} {leaked}"
     if shares and not calibrated:
         return f"{min(shares):.0%} {leaked} at the strongest"
-    return "no useful strength"
+    return None
 
 
 def proof(tradeoff: Tradeoff, row: Row, level: str = PROVED) -> str:
@@ -174,6 +215,14 @@ def worst(at: AtLevel) -> float:
     reconstructed examples), in [0, 1]. Measurements are in the first round, and at trained weights if these were
     attacked, on victims that were not used to choose the strength. `at` are the figures at this strength."""
     return at.share if at.trained is None else max(at.share, at.trained[0])
+
+
+def figures_of(standing: Standing) -> tuple[AtLevel, ...]:
+    """Return the figures of a defense family at all its levels, for a picture. At the server, a family without a
+    strength has the figures of the mean if more examples are named there."""
+    here, there = standing.row.at_levels, () if standing.mean is None else standing.mean.at_levels
+    fixed = standing.row.parameter is None and here and there
+    return there if fixed and worst(there[0]) > worst(here[0]) else here
 
 
 def proofs(tradeoff: Tradeoff, standings: Iterable[Standing], level: str = PROVED) -> list[tuple[float, Row, AtLevel]]:
@@ -232,8 +281,8 @@ def findings_of(tradeoff: Tradeoff, ranked: Sequence[Standing]) -> Iterator[str]
     if blurred:
         kept, row, figures = max(blurred, key=lambda one: one[0])
         yield (
-            f"of these, {len(blurred)} can hide pixels and not the person: at most 5% reconstructed, and "
-            f"named still; the most accurate keeps {kept:.0%}: {setting(row, figures)}."
+            f"of these, {len(blurred)} hide pixels and not the person, at most 5% reconstructed; the most accurate "
+            f"keeps {kept:.0%}: {setting(row, figures)}."
         )
     if hidden:
         best = hidden[0]
@@ -241,7 +290,7 @@ def findings_of(tradeoff: Tradeoff, ranked: Sequence[Standing]) -> Iterator[str]
             f"{len(hidden)} of {len(ranked)} families meet L1; the most accurate keeps "
             f"{best.kept['L1']:.0%}: {setting(best.row, best.at['L1'])}."
         )
-    if open_in_mean := named_in_mean(tradeoff, hidden):
+    if open_in_mean := named_in_mean(tradeoff, ranked):
         yield f"the server reads the mean, too, and there the attacker names {', '.join(open_in_mean)}."
     if proved:
         kept, row, figures = proved[0]
@@ -262,17 +311,18 @@ def findings_of(tradeoff: Tradeoff, ranked: Sequence[Standing]) -> Iterator[str]
         yield f"at trained weights more than L1 is named: {', '.join(later)}."
 
 
-def named_in_mean(tradeoff: Tradeoff, hidden: Iterable[Standing]) -> tuple[str, ...]:
+def named_in_mean(tradeoff: Tradeoff, ranked: Iterable[Standing]) -> tuple[str, ...]:
     """Return the families without a strength that meet L1 at an earlier interception point, and not in the mean over
     clients, such as `100% (secure-aggregation)`: the share of named examples in the mean, and the family.
 
     - `tradeoff`: accuracy and leakage of each family.
-    - `hidden`: families that meet L1 at an interception point before the mean."""
-    fixed = {(one.row.dataset, one.row.model, one.row.family) for one in hidden if one.row.parameter is None}
+    - `ranked`: families at an interception point before the mean."""
+    fixed = {(one.row.dataset, one.row.model, one.row.family) for one in ranked if one.row.parameter is None}
+    hidden = {(row.dataset, row.model, row.family) for row in (one.row for one in ranked) if row.at("L1") is not None}
     return tuple(
         f"{row.at_levels[0].share:.0%} ({row.family})"
         for row in rows_at(tradeoff, listener_of("mean"))
-        if (row.dataset, row.model, row.family) in fixed and row.at_levels and row.at("L1") is None
+        if (row.dataset, row.model, row.family) in fixed & hidden and row.at_levels and row.at("L1") is None
     )
 
 
@@ -290,7 +340,7 @@ def _audit_findings(tradeoff: Tradeoff, hidden: Sequence[Standing]) -> Iterator[
         if audit.stated is not None and audit.proven > audit.stated
     ]
     if exceeded:
-        above = "the audited ε of a reading, for a replacement, is above the stated ε, often for addition or removal"
+        above = "the audited ε (one reading, a replacement) exceeds the stated ε (often addition or removal)"
         yield f"{above}: {', '.join(exceeded)}."
     for row, audit in found:
         if audit.stated is not None and audit.valid is None:

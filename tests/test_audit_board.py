@@ -53,8 +53,8 @@ def test_the_board_shows_three_figures() -> None:
 
 def test_sentences_name_exceeded_and_missing_values() -> None:
     above = (
-        "mnist, mlp: the audited ε of a reading, for a replacement, is above the stated ε, often for addition or "
-        "removal: accurate (stated 1.2, audited ≥ 6.2)."
+        "mnist, mlp: the audited ε (one reading, a replacement) exceeds the stated ε (often addition or "
+        "removal): accurate (stated 1.2, audited ≥ 6.2)."
     )
     bare = "mnist, mlp: no ε is stated or valid: accurate."
     assert above in findings(with_audit(), "type-1")

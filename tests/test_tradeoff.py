@@ -20,7 +20,17 @@ from bench.cli import calibrating
 from bench.cli.main import cli
 from bench.errors import BenchError, RecordError
 from bench.leaderboard.forms import frontier
-from bench.leaderboard.tradeoff import Standing, advised, findings, levels_of, listener_of, reason, setting, standings
+from bench.leaderboard.tradeoff import (
+    Standing,
+    advised,
+    figures_of,
+    findings,
+    levels_of,
+    listener_of,
+    reason,
+    setting,
+    standings,
+)
 from bench.record import store
 from bench.record.tradeoff import AtLevel, Leaked, Reconstructed, Row, Tradeoff, joined, permitted, read, write
 from bench.registry import entries as registry
@@ -94,6 +104,10 @@ BOARD = Tradeoff(
 )
 
 
+def alone(row: Row) -> Standing:
+    return Standing(row=row, mean=None, rank=None, at={}, kept={})
+
+
 def ranked(point: str = "type-0") -> tuple[Standing, ...]:
     ((key, found),) = standings(BOARD, point).items()
     assert key == ("mnist", "mlp")
@@ -159,13 +173,13 @@ def test_reconstructed_examples_are_a_level_of_their_own() -> None:
     assert levels_of(found) == ("L1", "L2", "L3") and levels_of(ranked()) == ("L1", "L2")
     lines = findings(board, "type-0")
     assert lines[0] == "mnist, mlp: no useful strength hides examples: blurring, leaking."
-    assert lines[1].startswith("mnist, mlp: of these, 1 can hide pixels and not the person") and "blurring" in lines[1]
-    assert reason(row("unknown"), "L3") == "not measured"
+    assert lines[1].startswith("mnist, mlp: of these, 1 hide pixels and not the person") and "blurring" in lines[1]
+    assert reason(alone(row("unknown")), "L3") == "not measured"
     refused = dataclasses.replace(pixels, at=None, absent="mixtures")
-    assert reason(row("mixed", reconstructed=refused), "L3") == "not measured: mixtures"
+    assert reason(alone(row("mixed", reconstructed=refused)), "L3") == "not measured: mixtures"
     curve = (Leaked(value=1.0, share=0.4, hits=(3, 3), readings=(8, 7)),)
     leaks = dataclasses.replace(pixels, at=None, curve=curve)
-    assert reason(row("leaks", reconstructed=leaks), "L3") == "40% reconstructed at the strongest"
+    assert reason(alone(row("leaks", reconstructed=leaks)), "L3") == "40% reconstructed at the strongest"
     point = dataclasses.replace(pixels, at=at("point", None, 0.93, share=0.0, meets=("L3",)))
     fixed = row("fixed", reconstructed=point).at("L3")
     assert fixed is not None and (fixed.level, fixed.most) == ("point", 0.05)
@@ -227,6 +241,47 @@ def test_a_family_that_hides_an_update_and_not_the_mean_is_said() -> None:
     assert sentence not in findings(board, "aggregate")
 
 
+def weak_to_strong(*values: float) -> tuple[Leaked, ...]:
+    return tuple(Leaked(value=value, share=0.5, hits=(8, 8), readings=(16, 16)) for value in values)
+
+
+@pytest.mark.parametrize(
+    ("curve", "there", "level"),
+    [
+        ((0.01, 10.0), 0.05, 0.1),  # the mean needs less noise
+        ((0.01, 10.0), 0.4, 0.4),  # … and more
+        ((10.0, 0.01), 0.05, 0.05),  # of a parameter such as ε, smaller is stronger
+        ((10.0, 0.01), 0.4, 0.1),
+    ],
+)
+def test_at_the_server_a_level_counts_in_the_update_and_in_the_mean(
+    curve: tuple[float, ...], there: float, level: float
+) -> None:
+    update = row("noise", at("L1", 0.1, 0.92, share=0.03, ceiling=0.9), curve=weak_to_strong(*curve))
+    mean = row("noise", at("L1", there, 0.8, share=0.05), curve=weak_to_strong(*curve), point="aggregate", also=())
+    board = dataclasses.replace(BOARD, rows=(update, mean))
+    (server,), (client,) = (standings(board, point)["mnist", "mlp"] for point in ("type-0", "type-1"))
+    assert client.at["L1"].value == 0.1 and client.mean is None
+    found = server.at["L1"]
+    assert (found.value, found.share) == ((0.1, 0.03) if level == 0.1 else (there, 0.05))
+    assert found.ceiling == 0.9, "ε of the weaker defense bounds the stronger, too"
+    assert server.kept["L1"] == pytest.approx((0.92 if level == 0.1 else 0.8) / 0.96)
+
+
+def test_a_family_that_the_mean_gives_away_has_no_rank_at_the_server() -> None:
+    hides = row("masks", at("point", None, 0.95, share=0.01, meets=("L1", "L2")), parameter=None)
+    shows = row("masks", at("point", None, 0.95, share=1.0), parameter=None, point="aggregate", also=())
+    shows = dataclasses.replace(shows, curve=(Leaked(value=None, share=1.0, hits=(16, 16), readings=(16, 16)),))
+    board = dataclasses.replace(BOARD, rows=(hides, shows))
+    (server,), (client,) = (standings(board, point)["mnist", "mlp"] for point in ("type-0", "type-1"))
+    assert server.rank is None and reason(server, "L1") == "100% named in the mean"
+    assert client.rank == 1 and figures_of(client)[0].share == 0.01
+    assert figures_of(server)[0].share == 1.0, "the picture draws the larger share"
+    unattacked = dataclasses.replace(shows, curve=(), at_levels=())
+    ((server,),) = standings(dataclasses.replace(board, rows=(hides, unattacked)), "type-0").values()
+    assert server.rank == 1
+
+
 def test_a_leak_at_trained_weights_is_said() -> None:
     """20 % [15, 26] halfway through the training, where L1 permits 6 %."""
     first = BOARD.rows[1]
@@ -236,7 +291,7 @@ def test_a_leak_at_trained_weights_is_said() -> None:
     assert findings(board, "type-0")[-1] == "mnist, mlp: at trained weights more than L1 is named: accurate."
     ((found,),) = standings(board, "type-0").values()
     assert found.rank is None and not found.at
-    assert reason(found.row, "L1") == "sigma = 0.1: 20% named later"
+    assert reason(found, "L1") == "sigma = 0.1: 20% named later"
 
 
 def test_a_proved_strength_stands_in_for_a_strength_that_leaks_later() -> None:

@@ -12,7 +12,7 @@ from bench.defenses.base import Defense
 from bench.errors import BenchError, NotApplicable
 from bench.leaderboard import tradeoff as board
 from bench.matrix.typed import entries, split
-from bench.record.tradeoff import AtLevel, Row, Tradeoff
+from bench.record.tradeoff import Tradeoff
 from bench.reference.tradeoff import shipped_tradeoff
 from bench.registry import entries as registry
 
@@ -56,15 +56,16 @@ def families() -> tuple[Family, ...]:
     if shipped is None:
         return ()
     ((_, ranked),) = list(board.standings(shipped, SERVER.name).items())[:1]
-    found = [_family(shipped, each.row, each.at.get("L1")) for each in ranked]
+    found = [_family(shipped, each) for each in ranked]
     return tuple(each for each in found if each is not None)[:FAMILIES]
 
 
-def _family(shipped: Tradeoff, row: Row, useful: AtLevel | None) -> Family | None:
+def _family(shipped: Tradeoff, standing: board.Standing) -> Family | None:
+    row, useful = standing.row, standing.at.get("L1")
     at = useful or row.at("L1") or next((each for each in row.at_levels if each.level == "point"), None)
     if at is None:  # no strength in the family's range hides examples
         return None
-    note = "" if useful is not None else board.reason(row, "L1")
+    note = "" if useful is not None else board.reason(standing, "L1")
     level = "" if at.value is None else "L1"
     return Family(defense=board.setting(row, at), level=level, kept=shipped.kept(row, at), note=note)
 

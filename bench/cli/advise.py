@@ -165,7 +165,7 @@ def _line(tradeoff: "Tradeoff", each: "Standing", level: str) -> tuple[str, ...]
 
     at = each.at.get(level)
     if at is None:
-        return ("·", each.row.family, "–", board.reason(each.row, level), "", "", "")
+        return ("·", each.row.family, "–", board.reason(each, level), "", "", "")
     return (
         str(each.rank),
         board.setting(each.row, at),

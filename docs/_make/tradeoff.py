@@ -73,7 +73,7 @@ def opening(tradeoff: Tradeoff) -> str:
 
 def _mean(tradeoff: Tradeoff, ranked: Sequence[Standing]) -> str:
     """A sentence on families that hide a client's update, and not the mean."""
-    named = named_in_mean(tradeoff, [each for each in ranked if "L1" in each.at])
+    named = named_in_mean(tradeoff, ranked)
     return f"In the mean, which the server reads, too, the attacker names {', '.join(named)}.  " if named else ""
 
 
@@ -100,30 +100,34 @@ def page(tradeoff: Tradeoff) -> str:
             "and every interval: `bench advise --html FILE`."
         ),
     ]
-    earlier: dict[tuple[str, str], tuple[str, list[Row]]] = {}
+    earlier: dict[tuple[str, str], tuple[str, list[tuple[Row, dict[str, AtLevel]]], tuple[str, ...]]] = {}
     for name, (point, meaning) in LISTENERS.items():
         groups = standings(tradeoff, point)
         if groups:
             parts.append(f"\n## {name}: {meaning}\n")
         for where, ranked in groups.items():
-            rows = [each.row for each in ranked]
+            rows = [(each.row, each.at) for each in ranked]
             parts.append(
                 f"\n### {where[0]}, {where[1]} (undefended accuracy {tradeoff.undefended_mean(*where):.1%})\n\n"
             )
-            same, before = earlier.get(where, ("", []))
+            same, before, said = earlier.get(where, ("", [], ()))
             if rows == before:
                 parts.append(f"The same figures as for the listener *{same}*.\n")
                 continue
-            earlier[where] = name, rows
-            parts += [f"- {line}\n" for line in findings_of(tradeoff, ranked)]
-            if met := [each for each in ranked if each.rank is not None]:
-                parts.append(
-                    "\n" + table(_heads(levels_of(ranked)), [_line(tradeoff, each, levels_of(ranked)) for each in met])
-                )
-            if missed := [each.row for each in ranked if each.rank is None]:
-                parts.append(
-                    "\n" + paragraph(f"No level met: {'; '.join(_missed(row, levels_of(ranked)) for row in missed)}.")
-                )
+            lines = tuple(findings_of(tradeoff, ranked))
+            earlier[where] = name, rows, lines
+            differing = [each for each in ranked if (each.row, each.at) not in before]
+            if 2 * len(differing) < len(ranked):
+                parts.append(f"The same as for the listener *{same}*, except:\n\n")
+                lines = tuple(line for line in lines if line not in said)
+            else:
+                differing = list(ranked)
+            parts += [f"- {line}\n" for line in lines]
+            levels = levels_of(ranked)
+            if met := [each for each in differing if each.rank is not None]:
+                parts.append("\n" + table(_heads(levels), [_line(tradeoff, each, levels) for each in met]))
+            if missed := [each for each in differing if each.rank is None]:
+                parts.append("\n" + paragraph(f"No level met: {'; '.join(_missed(each, levels) for each in missed)}."))
     absent = [row for row in tradeoff.rows if row.absent is not None]
     if absent:
         parts.append("\n## Without figures\n\n")
@@ -202,7 +206,7 @@ def _line(tradeoff: Tradeoff, each: Standing, levels: Sequence[str]) -> list[str
     for level in levels:
         at = each.at.get(level)
         if at is None:
-            line += [reason(row, level), NONE, NONE, NONE]
+            line += [reason(each, level), NONE, NONE, NONE]
         else:
             later = NONE if at.trained is None else f"{at.trained[0]:.0%}"
             line += [_strength(at), f"{each.kept[level]:.0%}", _interval(at.share, at.low, at.high), later]
@@ -220,9 +224,9 @@ def _line(tradeoff: Tradeoff, each: Standing, levels: Sequence[str]) -> list[str
     ]
 
 
-def _missed(row: Row, levels: Sequence[str]) -> str:
-    reasons = [reason(row, level) for level in levels]
-    return f"`{row.family}` ({', '.join(dict.fromkeys(reasons))})"
+def _missed(each: Standing, levels: Sequence[str]) -> str:
+    reasons = [reason(each, level) for level in levels]
+    return f"`{each.row.family}` ({', '.join(dict.fromkeys(reasons))})"
 
 
 def _strength(at: AtLevel) -> str:

@@ -10,7 +10,7 @@ import altair as alt
 from bench.errors import BenchError
 from bench.leaderboard.forms.charts import chart_to_svg, svg_to_png
 from bench.leaderboard.forms.numbers import epsilon
-from bench.leaderboard.tradeoff import Standing, ceilings, proofs, setting, standings, strength, worst
+from bench.leaderboard.tradeoff import Standing, ceilings, figures_of, proofs, setting, standings, strength, worst
 from bench.record.files import write_atomically
 from bench.record.tradeoff import Tradeoff, federation, permitted
 
@@ -103,8 +103,9 @@ def _stacked(specs: list[dict[str, Any]]) -> dict[str, Any]:
 def _points(tradeoff: Tradeoff, ranked: Sequence[Standing]) -> list[dict[str, Any]]:
     labels = {each.row.family: _label(each) for each in _named(ranked)}
     points = []
-    for row in (each.row for each in ranked):
-        drawn = (at for at in row.at_levels if 100 * tradeoff.kept(row, at) >= _FLOOR)
+    for each in ranked:
+        row = each.row
+        drawn = (at for at in figures_of(each) if 100 * tradeoff.kept(row, at) >= _FLOOR)
         order = sorted(drawn, key=lambda at: -(at.most or 0.0))  # from weak to strong
         for number, at in enumerate(order):
             points.append(

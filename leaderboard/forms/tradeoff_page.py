@@ -76,7 +76,7 @@ def _heads(level: str) -> tuple[str, ...]:
 def _row(tradeoff: Tradeoff, each: Standing, level: str) -> list[str]:
     at = each.at.get(level)
     if at is None:
-        return ["·", each.row.family, reason(each.row, level), *[NONE] * (len(_HEADS) - 3)]
+        return ["·", each.row.family, reason(each, level), *[NONE] * (len(_HEADS) - 3)]
     return [
         str(each.rank),
         setting(each.row, at),

@@ -120,8 +120,12 @@ def _attacked(reading: Reading, cell: AttackCell, device: str, chunk: int) -> tu
 
 
 def _busy(reading: Reading, cell: AttackCell, device: str, chunk: int) -> float | None:
-    """The share of time in which a kernel runs, over a few evaluations; the rest is the host's. None without a GPU."""
-    if not torch.cuda.is_available():
+    """The share of time in which a kernel runs, over a few evaluations; the rest is the host's. None without a GPU,
+    or if the profiler sees none."""
+    if (
+        not torch.cuda.is_available()
+        or torch.profiler.ProfilerActivity.CUDA not in torch.profiler.supported_activities()
+    ):
         return None
     attacker, budget = attacker_of(cell, reading), Budget(evaluations=BUSY, chunk=chunk, traced=0)
     with repeatable(device):
