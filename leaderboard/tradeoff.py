@@ -85,8 +85,8 @@ def _ranked(
 
 
 def _met(row: Row, mean: Row | None, level: str) -> AtLevel | None:
-    """Return the figures of `row` at `level`, or of `mean` if the mean needs a stronger defense (its interval is above the
-    strength of `row`); None if either does not meet the level. The ε of `row` bounds the stronger defense, too."""
+    """Return the figures of `row` at `level`, or of `mean` if the mean needs a stronger defense (its interval is above
+    the strength of `row`). None if either does not meet the level. The ε of `row` bounds the stronger defense, too."""
     here = row.at(level)
     if here is None or mean is None or not _measured(mean, level):
         return here
