@@ -1,0 +1,162 @@
+"""A cell of an export, run again: the choice of the cell, and a verdict on the two records."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from bench.cell import AttackCell, CheckpointWeights, TrainingCell
+from bench.errors import MALFORMED, BenchError
+from bench.record import fingerprint
+from bench.record.equality import unequal
+from bench.record.schema import AttackResult, Environment, Record, TrainingResult
+from bench.reference import store
+from bench.scoring.intervals import wilson
+
+EQUAL, ROUNDING, WITHIN, DIFFERS, OPEN = "equal", "equal to rounding", "within the interval", "differs", "not run"
+VERDICTS = (EQUAL, ROUNDING, WITHIN, DIFFERS, OPEN)
+SMALL = 1e-3  # difference of a figure, relative or absolute, by another order of sums
+FILE = "again.json"
+_HASHES = ("arrays", "checkpoints")  # SHA-256 of files: any bit changes the whole
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Again:
+    """A cell's two records."""
+
+    export: str
+    cell: str
+    """First eight digits of the id."""
+    what: str
+    """Data set, defense, and attack or `training`."""
+    old: str
+    """Main figure of the export."""
+    new: str
+    verdict: str
+    """Of `VERDICTS`."""
+    why: str
+    """Difference of machine and code, and the first fields that differ."""
+    commit: str
+    """Commit of the second run."""
+
+
+def candidates(records: Iterable[Record], device: str) -> list[Record]:
+    """The finished cells that need no file of another cell, cheapest first; `device`'s own cells stand before others."""
+    return sorted(
+        (each for each in records if each.status == "done" and not each.cost.reused_from and _alone(each)),
+        key=lambda each: (each.environment is None or each.environment.device != device, each.cost.cpu_seconds),
+    )
+
+
+def _alone(record: Record) -> bool:
+    cell = record.cell
+    return not isinstance(cell, AttackCell) or not (cell.after or isinstance(cell.weights, CheckpointWeights))
+
+
+def compared(export: str, commit: str, old: Record, new: Record) -> Again:
+    """Compare a record of an export with the record `new` of a second run at `commit`, with numbers as exports keep
+    them."""
+    (new,) = store.parsed(Path(export), store.lines([_short(new)]))
+    differ = _differences(old, new, 0.0)
+    hashed = {name for name, *_ in differ if name.split(".")[1].partition("[")[0] in _HASHES}
+    if not differ:
+        verdict = EQUAL
+    elif not [each for each in _differences(old, new, SMALL) if each[0] not in hashed]:
+        verdict = ROUNDING
+    else:
+        verdict = WITHIN if _overlap(old, new) else DIFFERS
+    first = [f"{name}: {before} → {after}" for name, before, after in differ if name not in hashed][:2]
+    more = [f"{len(differ)} figures differ: {'; '.join(first)}"] if first else []
+    return Again(
+        export=export,
+        cell=old.id[:8],
+        what=what(old),
+        old=figure(old),
+        new=figure(new),
+        verdict=verdict,
+        why="; ".join([*_machine(old.environment, new.environment), *_code(old, new), *more]),
+        commit=commit,
+    )
+
+
+def failed(export: str, commit: str, old: Record, reason: str) -> Again:
+    """A cell without a second record."""
+    values = {"cell": old.id[:8], "what": what(old), "old": figure(old), "new": "–"}
+    return Again(export=export, verdict=OPEN, why=reason, commit=commit, **values)
+
+
+def _short(record: Record) -> Record:
+    result = record.result
+    return replace(record, result=replace(result, trajectory=None)) if isinstance(result, AttackResult) else record
+
+
+def _differences(old: Record, new: Record, tolerance: float) -> list[tuple[str, object, object]]:
+    """Field, old and new value; without fields that the older record had not yet."""
+    pairs = (("status", old.status, new.status), ("result", old.result, new.result))
+    return [
+        (name, before, after)
+        for where, one, other in pairs
+        for name, before, after in unequal(where, one, other, tolerance)
+        if before not in (None, (), {}) and name != "result.data"
+    ]
+
+
+def _overlap(old: Record, new: Record) -> bool:
+    """Whether the 95 % intervals of the main figures overlap: of an accuracy or of a success rate."""
+    (low, high), (least, most) = _interval(old), _interval(new)
+    return least <= high and low <= most
+
+
+def _interval(record: Record) -> tuple[float, float]:
+    if isinstance(record.cell, TrainingCell) and isinstance(result := record.result, TrainingResult):
+        count = record.cell.test_examples
+        return wilson(result.accuracy * count, count)
+    share = record.attack.figures().asr if record.attack else None
+    return (share.low, share.high) if share else (0.0, 0.0)
+
+
+def _machine(old: Environment | None, new: Environment | None) -> list[str]:
+    if old is None or new is None:
+        return []
+    return [
+        f"{before} → {after}"
+        for name in ("device_name", "torch")
+        if (before := getattr(old, name)) != (after := getattr(new, name))
+    ]
+
+
+def _code(old: Record, new: Record) -> list[str]:
+    names = [line.partition(":")[0] for line in fingerprint.changed(old.provenance, new.provenance)]
+    return [f"later code of {', '.join(names)}"] if names else []
+
+
+def what(record: Record) -> str:
+    """Data set, defense, and attack or `training`."""
+    cell = record.cell
+    return " ".join((cell.dataset.name, cell.defense.name, getattr(getattr(cell, "attack", None), "name", "training")))
+
+
+def figure(record: Record) -> str:
+    """The main figure: an accuracy, or a success rate and a median PSNR."""
+    if isinstance(record.result, TrainingResult):
+        return f"{100 * record.result.accuracy:.2f} % in {record.result.rounds} rounds"
+    if record.attack is None:
+        return record.status
+    summary = record.attack.figures()
+    psnr = summary.medians.get("psnr_db")
+    return f"ASR {summary.asr.value:.3f}" + (f", {psnr:.4f} dB" if psnr is not None else "")
+
+
+def read(path: Path) -> list[Again]:
+    """The committed comparisons, by export; raises `BenchError` for a damaged file."""
+    try:
+        return [Again(**each) for each in json.loads(path.read_text("utf-8"))] if path.is_file() else []
+    except MALFORMED as error:
+        raise BenchError(f"{path}: no comparisons ({error}); {store.AGAIN}") from None
+
+
+def write(path: Path, its: Iterable[Again]) -> None:
+    """Write the comparisons, one for each export and cell, over earlier ones of the same cells."""
+    kept = {(each.export, each.cell): each for each in [*read(path), *its]}
+    content = [asdict(kept[key]) for key in sorted(kept)]
+    path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", "utf-8")
