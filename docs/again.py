@@ -1,6 +1,6 @@
 """Run a cell of each export again and compare: `python docs/again.py [--minutes M] [--out FOLDER] [EXPORT[:ID]…]`.
 
-EXPORT: a name in docs/exports, such as niss-labels; without names, all exports.  The cell: the cheapest finished cell that
+EXPORT: a name in docs/exports, such as niss-labels; none: all.  The cell: the cheapest finished cell that
 needs no other, or the cell whose id begins with ID.  A line for each cell; docs/exports/again.json keeps the lines.
 Unfinished trainings continue from FOLDER (runs/again).  Exit code 1 if a figure differs beyond its interval.
 """
@@ -17,13 +17,16 @@ from _make.again import Again
 
 from bench.answer.context import Memory, RunContext, TrainingProgress
 from bench.answer.run import run
+from bench.cell import TrainingCell
 from bench.errors import BenchError
 from bench.isolation.process import single_threaded
 from bench.record import store as records
 from bench.record.fingerprint import own
 from bench.record.schema import Record
+from bench.sweep.estimates import formula
 
 FOLDER = Path(__file__).parent / "exports"
+SURE = 4  # rounds before a training's time is known: the first has set-up in it
 
 
 def main(names: Sequence[str], minutes: float, out: Path, folder: Path = FOLDER) -> int:
@@ -52,9 +55,13 @@ def main(names: Sequence[str], minutes: float, out: Path, folder: Path = FOLDER)
 
 def _again(export: str, old: Record, out: Path, device: str, minutes: float, commit: str) -> Again:
     def limited(progress: TrainingProgress) -> None:
-        if progress.seconds_left > 60 * minutes:
+        if progress.round >= SURE and progress.seconds_left > 60 * minutes:
             raise BenchError(f"{progress.seconds_left / 60:.0f} minutes left after round {progress.round}")
 
+    if isinstance(old.cell, TrainingCell) and old.environment and old.environment.device != device:
+        expected = formula(old.cell, ()) / 60
+        if expected > minutes:
+            return again.failed(export, commit, old, f"about {expected:.0f} minutes here, by estimate")
     path = records.record_path(out, old.id)
     new = records.read(path) if path.exists() else None
     if new is None or new.status != old.status or new.provenance.bench != own():

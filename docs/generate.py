@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from _make import defenses, exports, items, ledger, papers, records, report, results, survey, tradeoff
+from _make import again, defenses, exports, items, ledger, papers, records, report, results, survey, tradeoff
 from _make.claims import Claim, Line, judged, read
 from _make.exports import Export
 from _make.opening import opening
@@ -172,7 +172,8 @@ def of_papers(of: Sources) -> dict[str, str]:
     """File name → page: each paper's, and the page of all items."""
     made = {f"{paper}.md": _of_paper(of, paper, title) for paper, title in PAPERS.items()}
     links = {each.matrix: f"{paper}.md" for paper in PAPERS for each in of.of_paper(paper) if each.tables}
-    return {survey.NAME: survey.page(of.book, of.rated, of.evidence, PAPERS, links), **made}
+    repeated = again.read(DOCS / "exports" / again.FILE)
+    return {survey.NAME: survey.page(of.book, of.rated, of.evidence, PAPERS, links, repeated), **made}
 
 
 def _of_paper(of: Sources, paper: str, title: str) -> str:

@@ -125,7 +125,7 @@ def test_the_page_lists_every_item_once_with_what_is_open() -> None:
     book = items.Book(settings={"whole": PAPERS}, items=(item,), headlines=())
     of = evidence(training())
     page = survey.page(book, book.rated(of), of, {"a-paper": "A paper"}, {"a-paper/full-size": "a-paper.md"})
-    assert "| Table I: it | partly (1 of 3) | [a-paper/full-size](a-paper.md); open: APTOS |" in page
+    assert "| Table I: it | partly (1/3) | [a-paper/full-size](a-paper.md); open: APTOS |" in page
     assert "| all | 1 | 0 | 1 | 0 | 0 |" in page
     assert "| Table I | `a` | 2 |" in survey.not_run(book.rated(of))
 

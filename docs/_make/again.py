@@ -1,7 +1,8 @@
 """A cell of an export, run again: the choice of the cell, and a verdict on the two records."""
 
 import json
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -16,7 +17,9 @@ from bench.scoring.intervals import wilson
 EQUAL, ROUNDING, WITHIN, DIFFERS, OPEN = "equal", "equal to rounding", "within the interval", "differs", "not run"
 VERDICTS = (EQUAL, ROUNDING, WITHIN, DIFFERS, OPEN)
 SMALL = 1e-3  # difference of a figure, relative or absolute, by another order of sums
+FEW = 4  # names of differing fields in a line
 FILE = "again.json"
+_NO_LOSSES = "dp-accounting is not installed"
 _HASHES = ("arrays", "checkpoints")  # SHA-256 of files: any bit changes the whole
 
 
@@ -35,13 +38,23 @@ class Again:
     verdict: str
     """Of `VERDICTS`."""
     why: str
-    """Difference of machine and code, and the first fields that differ."""
+    """Differences of machine and code, and the most frequent names of differing fields with their counts."""
     commit: str
     """Commit of the second run."""
 
+    @property
+    def both(self) -> str:
+        """The two figures, or the figure if they are equal."""
+        return self.old if self.old == self.new else f"{self.old} → {self.new}"
+
+    @property
+    def text(self) -> str:
+        why = f" ({self.why})" if self.why else ""
+        return f"{self.export} {self.cell} {self.what}: {self.old} → {self.new}: {self.verdict}{why}"
+
 
 def candidates(records: Iterable[Record], device: str) -> list[Record]:
-    """The finished cells that need no file of another cell, cheapest first; `device`'s own cells stand before others."""
+    """The finished cells that need no file of another cell, cheapest first, those of `device` before others."""
     return sorted(
         (each for each in records if each.status == "done" and not each.cost.reused_from and _alone(each)),
         key=lambda each: (each.environment is None or each.environment.device != device, each.cost.cpu_seconds),
@@ -54,9 +67,9 @@ def _alone(record: Record) -> bool:
 
 
 def compared(export: str, commit: str, old: Record, new: Record) -> Again:
-    """Compare a record of an export with the record `new` of a second run at `commit`, with numbers as exports keep
-    them."""
-    (new,) = store.parsed(Path(export), store.lines([_short(new)]))
+    """Compare the record `old` of an export with the record `new` of a second run at `commit`, with numbers as exports
+    keep them."""
+    old, new = store.parsed(Path(export), store.lines([_short(old), _short(new)]))
     differ = _differences(old, new, 0.0)
     hashed = {name for name, *_ in differ if name.split(".")[1].partition("[")[0] in _HASHES}
     if not differ:
@@ -65,8 +78,8 @@ def compared(export: str, commit: str, old: Record, new: Record) -> Again:
         verdict = ROUNDING
     else:
         verdict = WITHIN if _overlap(old, new) else DIFFERS
-    first = [f"{name}: {before} → {after}" for name, before, after in differ if name not in hashed][:2]
-    more = [f"{len(differ)} figures differ: {'; '.join(first)}"] if first else []
+    counts = Counter(name.rpartition(".")[2] for name, *_ in differ if name not in hashed)
+    more = ["other: " + ", ".join(f"{count} {name}" for name, count in counts.most_common(FEW))] if counts else []
     return Again(
         export=export,
         cell=old.id[:8],
@@ -91,13 +104,15 @@ def _short(record: Record) -> Record:
 
 
 def _differences(old: Record, new: Record, tolerance: float) -> list[tuple[str, object, object]]:
-    """Field, old and new value; without fields that the older record had not yet."""
+    """Field, old and new value; without fields that the older record had not yet, and without ε if one of the machines
+    lacked a library."""
+    lacked = any(_NO_LOSSES in str(each.result) for each in (old, new))
     pairs = (("status", old.status, new.status), ("result", old.result, new.result))
     return [
         (name, before, after)
         for where, one, other in pairs
         for name, before, after in unequal(where, one, other, tolerance)
-        if before not in (None, (), {}) and name != "result.data"
+        if before not in (None, (), {}) and name != "result.data" and not (lacked and name.startswith("result.privacy"))
     ]
 
 
@@ -145,6 +160,19 @@ def figure(record: Record) -> str:
     summary = record.attack.figures()
     psnr = summary.medians.get("psnr_db")
     return f"ASR {summary.asr.value:.3f}" + (f", {psnr:.4f} dB" if psnr is not None else "")
+
+
+def section(its: Sequence[Again], reasons: Mapping[str, str]) -> str:
+    """A section for the page of all items; `reasons`: export → reason by hand for a difference."""
+    counts = Counter(each.verdict for each in its)
+    said = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS)
+    others = [each for each in its if each.verdict not in (EQUAL, OPEN)]
+    lines = [
+        f"- `{each.export}`: {each.both}, {each.verdict}: {reasons.get(each.export, each.why)}." for each in others
+    ]
+    if too_long := [f"`{each.export}`" for each in its if each.verdict == OPEN]:
+        lines.append(f"- Not run: {', '.join(too_long)}.")
+    return "\n".join([f"A cell of each export ran again (`python docs/again.py`): {said}.\n", *lines, ""])
 
 
 def read(path: Path) -> list[Again]:

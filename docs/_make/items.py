@@ -175,6 +175,8 @@ class Book:
     settings: Mapping[str, Setting]
     items: tuple[Item, ...]
     headlines: tuple[Headline, ...]
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    """Export → reason for the difference of a cell run again."""
 
     def rated(self, of: Evidence) -> list[Rated]:
         """Each item's rating."""
@@ -192,7 +194,7 @@ def read(path: Path) -> Book:
         *(h.at for h in headlines if h.at),
     ):
         settings[name]
-    return Book(settings=settings, items=items, headlines=headlines)
+    return Book(settings=settings, items=items, headlines=headlines, reasons=content.get("again", {}))
 
 
 def _item(table: dict[str, Any]) -> Item:

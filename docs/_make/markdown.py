@@ -12,8 +12,9 @@ COMMAND = "python docs/generate.py --all FOLDER"  # writes the documents that ar
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table; cells may hold markup, `|` is escaped."""
-    lines = [head, ["---"] * len(head), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+    escaped = ([cell.replace("|", "\\|") for cell in row] for row in rows)
+    first, *others = (f"| {' | '.join(line)} |" for line in (head, *escaped))
+    return "\n".join([first, f"|{'---|' * len(head)}", *others]) + "\n"
 
 
 def paragraph(text: str) -> str:

@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from _make import headlines
+from _make import again, headlines
+from _make.again import Again
 from _make.items import FULL, PARTLY, RATINGS, Book, Evidence, Rated, counts
 from _make.markdown import HEAD, plain, table
 from bench.reference import store
@@ -11,21 +12,27 @@ NAME = "index.md"
 
 
 def page(
-    book: Book, rated: Sequence[Rated], evidence: Evidence, titles: Mapping[str, str], pages: Mapping[str, str]
+    book: Book,
+    rated: Sequence[Rated],
+    evidence: Evidence,
+    titles: Mapping[str, str],
+    pages: Mapping[str, str],
+    repeated: Sequence[Again] = (),
 ) -> str:
     """The page; `rated`: the items with their evidence; `titles`: folder of presets → paper; `pages`: matrix → file
-    with its records, from docs/papers/."""
+    with its records, from docs/papers/; `repeated`: cells run again."""
     by_paper = [[titles[paper], *_row([each for each in rated if each.item.paper == paper])] for paper in titles]
     settings = dict(book.settings)
     claims = [headlines.row(each, settings, evidence, titles[each.paper]) for each in book.headlines]
     parts = [
         HEAD.format(sources="docs/papers.toml or export a run again") + "# Five papers, item by item\n",
-        f"{headline(rated)}  One seed a training.  The ratings follow from records, code and tests.  "
-        "Commands and hours of what has not run: each paper's page.\n",
+        f"{headline(rated)}  One seed a training.  Commands and hours of open parts: each paper's page; "
+        "*subset*: of the data set.\n",
         "\n".join(f"- *{word}*: {said}." for word, said in RATINGS.items()) + "\n",
         table(["paper", "items", *RATINGS], [*by_paper, ["all", *_row(rated)]]),
         "## Main claims\n\nBrackets: 95 % interval over test examples or victims, or quartiles.\n",
         table(["paper", "claim", "paper's figure", "ours", "verdict"], claims),
+        *([f"## Cells run again\n\n{again.section(repeated, book.reasons)}"] if repeated else []),
         *(
             f"## {title}\n\n{_items([each for each in rated if each.item.paper == paper], pages)}"
             for paper, title in titles.items()
@@ -59,7 +66,7 @@ def _items(rated: Sequence[Rated], pages: Mapping[str, str]) -> str:
     rows = [
         [
             f"{each.item.place}: {plain(each.item.text)}",
-            f"partly ({each.met} of {each.wanted})" if each.rating == PARTLY else each.rating,
+            f"partly ({each.met}/{each.wanted})" if each.rating == PARTLY else each.rating,
             _where(each, pages),
         ]
         for each in rated
@@ -73,7 +80,7 @@ def _where(each: Rated, pages: Mapping[str, str]) -> str:
     code = ["tests"] if each.item.tests else ["code"] if each.item.code else []
     smaller = [] if each.sources else [_smaller(name) for name in each.small]
     evidence = ", ".join(dict.fromkeys([*records, *code, *smaller]))
-    subset = "subset of the data" if each.subsets else ""
+    subset = "subset" if each.subsets else ""
     lacking = f"open: {', '.join(each.item.lacking)}" if each.item.lacking else ""
     return "; ".join(part for part in (evidence, subset, lacking) if part)
 
