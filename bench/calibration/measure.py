@@ -109,6 +109,26 @@ def reading_cells(
     return expand(replace(matrix, attacks=attacks, trainings=()), facts)
 
 
+def update_cells(
+    matrix: Matrix, rows: Sequence[Combination], defense: Entry, updates: int, facts: FactsOf
+) -> tuple[PlannedCell, ...]:
+    """Return the attack cells (experiments) that measure how much leaks behind a defense to an attacker who combines
+    all updates of a client in a training. The updates are draws of the defense at the weights of the first round, on
+    the same examples. The cells attack the scoring victims, with a quarter of the readings.
+
+    - `matrix`: the matrix of the calibration.
+    - `rows`: the matrix's attacks at an interception point, one for each weight seed.
+    - `defense`: the defense, with its strength parameter set.
+    - `updates`: number of a client's updates.
+    - `facts`: function that returns a data set's properties."""
+    attacks = tuple(
+        {**row, "readings": max(1, row["readings"] // 4)}
+        | {"grants": row["grants"].model_copy(update={"repeated_readings": updates})}
+        for row in rows
+    )
+    return reading_cells(matrix, attacks, defense, SCORING, facts)
+
+
 def trained_cells(
     matrix: Matrix, rows: Sequence[Combination], defense: Entry, trainings: Sequence[Record], half: str, facts: FactsOf
 ) -> tuple[PlannedCell, ...]:

@@ -108,6 +108,7 @@ def _at_level(score: Score, strength: Strength | None, uploads: int, bound: Boun
         low=low,
         high=high,
         trained=_share(score.trained, question) if score.trained else None,
+        all_updates=shares(score.updates, question),
         accuracies=tuple(accuracy_of(record) for record in score.trainings),
         rate=score.trainings[0].cell.federated.rate,
         epsilon=None if attack is None else attack.privacy.epsilon,
@@ -125,6 +126,15 @@ def levels_met(counts: Counts, levels: Mapping[str, float]) -> tuple[str, ...]:
     measured share (95 %, one-sided, over weight seeds) is at most the permitted share."""
     high = _interval(counts, 2 * LEVEL - 1)[1]
     return tuple(level for level, most in levels.items() if high <= most)
+
+
+def shares(records: Sequence[Record], question: Question) -> tuple[float, float, float] | None:
+    """Return (share of named or reconstructed examples, lower end, upper end) of attack `records`, with the 95 %
+    interval over weight seeds; None without records, or if a record has no share. `question`: "named" or
+    "reconstructed"."""
+    if not records or counts_of(0.0, records, question) is None:
+        return None
+    return _share(records, question)
 
 
 def _share(records: Sequence[Record], question: Question) -> tuple[float, float, float]:

@@ -4,7 +4,7 @@ calibration."""
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from bench.calibration.measure import SCORING, Federation, Runner, at, reading_cells, trained_cells
+from bench.calibration.measure import SCORING, Federation, Runner, at, reading_cells, trained_cells, update_cells
 from bench.calibration.run import Listener
 from bench.calibration.trainings import trainings
 from bench.cell import Entry
@@ -13,6 +13,7 @@ from bench.matrix.read import Matrix
 from bench.record.schema import Record
 
 SCORED = (101, 102, 103, 104)  # seeds of the trainings whose accuracy counts
+COMBINED = ("L1", "point")  # levels at which an attacker with all updates of a client is measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +34,9 @@ class Score:
     """Trainings with this defense and its best learning rate, one per seed."""
     trained: tuple[Record, ...]
     """Attacks on the scoring victims halfway through these trainings; empty if a training diverged."""
+    updates: tuple[Record, ...]
+    """Attacks on the scoring victims with all updates of a client; empty for other levels than `L1` and `point`, and if
+    a client sends a single update."""
 
 
 def undefended(matrix: Matrix, federation: Federation, facts: FactsOf, run: Runner) -> tuple[Record, ...]:
@@ -78,7 +82,13 @@ def scored(
         reading_cells(matrix, listener.attacks(federation), defense, SCORING, facts)
         for listener, _, defense in strengths
     ]
-    records = dict(run([cell for cells in readings for cell in cells]))
+    combined = [
+        update_cells(matrix, listener.attacks(federation), defense, federation.uploads, facts)
+        if listener.question == "named" and level in COMBINED and federation.uploads > 1
+        else ()
+        for listener, level, defense in strengths
+    ]
+    records = dict(run([cell for cells in (*readings, *combined) for cell in cells]))
     trained = trainings(matrix, federation, [defense for _, _, defense in strengths], SCORED, facts, run)
     halfway = [
         trained_cells(matrix, listener.attacks(federation), defense, each, SCORING, facts)
@@ -93,6 +103,9 @@ def scored(
             readings=tuple(records[item.cell.id] for item in attacked),
             trainings=each,
             trained=tuple(records[item.cell.id] for item in later),
+            updates=tuple(records[item.cell.id] for item in together),
         )
-        for (listener, level, defense), attacked, each, later in zip(strengths, readings, trained, halfway, strict=True)
+        for (listener, level, defense), attacked, each, later, together in zip(
+            strengths, readings, trained, halfway, combined, strict=True
+        )
     )
