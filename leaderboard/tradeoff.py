@@ -225,6 +225,22 @@ def figures_of(standing: Standing) -> tuple[AtLevel, ...]:
     return there if fixed and worst(there[0]) > worst(here[0]) else here
 
 
+def of_all_updates(standings: Iterable[Standing]) -> str | None:
+    """Return a sentence on the families that meet L1 with one update of a client, and not with all its updates; None if
+    there are none. `standings`: families at an interception point."""
+    above: dict[int, list[tuple[float, str]]] = {}
+    for each in standings:
+        at = each.at.get("L1")
+        if at is not None and at.all_updates is not None and at.most is not None and at.all_updates[1] > at.most:
+            above.setdefault(each.row.uploads, []).append((at.all_updates[0], _short(each.row)))
+    parts = [
+        f"with all {uploads} updates of a client, the attacker names "
+        + ", ".join(f"{share:.0%} ({name})" for share, name in sorted(named, reverse=True))
+        for uploads, named in above.items()
+    ]
+    return f"L1 holds for one update: {'; '.join(parts)}." if parts else None
+
+
 def proofs(tradeoff: Tradeoff, standings: Iterable[Standing], level: str = PROVED) -> list[tuple[float, Row, AtLevel]]:
     """Return the defense families (a defense at all its strengths) whose ε proves L1 (named examples at most 5
     percentage points above chance) with a useful accuracy, the most accurate first. Each item is (share of the
@@ -290,6 +306,8 @@ def findings_of(tradeoff: Tradeoff, ranked: Sequence[Standing]) -> Iterator[str]
             f"{len(hidden)} of {len(ranked)} families meet L1; the most accurate keeps "
             f"{best.kept['L1']:.0%}: {setting(best.row, best.at['L1'])}."
         )
+    if (combined := of_all_updates(hidden)) is not None:
+        yield combined
     if open_in_mean := named_in_mean(tradeoff, ranked):
         yield f"the server reads the mean, too, and there the attacker names {', '.join(open_in_mean)}."
     if proved:

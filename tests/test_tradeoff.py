@@ -16,6 +16,7 @@ from bench.calibration.curve import Counts
 from bench.calibration.measure import Federation
 from bench.calibration.result import levels_met
 from bench.calibration.score import SCORED
+from bench.cell import AttackCell
 from bench.cli import calibrating
 from bench.cli.main import cli
 from bench.errors import BenchError, RecordError
@@ -282,6 +283,20 @@ def test_a_family_that_the_mean_gives_away_has_no_rank_at_the_server() -> None:
     assert server.rank == 1
 
 
+def test_a_level_of_one_update_is_not_a_level_of_all_updates() -> None:
+    """15 updates: 42 % [31, 55] named, where L1 permits 6 %."""
+    first = BOARD.rows[1]
+    sentence = (
+        "mnist, mlp: L1 holds for one update: with all 15 updates of a client, the attacker names 42% (accurate)."
+    )
+    for share, said in (((0.42, 0.31, 0.55), True), ((0.08, 0.04, 0.2), False), (None, False)):
+        figures = dataclasses.replace(first.at_levels[0], all_updates=share)
+        board = dataclasses.replace(BOARD, rows=(dataclasses.replace(first, at_levels=(figures,)),))
+        assert (sentence in findings(board, "type-0")) == said
+        ((found,),) = standings(board, "type-0").values()
+        assert found.rank == 1, "ranks are of one update"
+
+
 def test_a_leak_at_trained_weights_is_said() -> None:
     """20 % [15, 26] halfway through the training, where L1 permits 6 %."""
     first = BOARD.rows[1]
@@ -386,20 +401,20 @@ seed = [0, 1]
 defense = ["none"]
 attack = ["gallery"]
 knowledge = ["adaptive"]
-grants = [["labels", "mates", { gallery = 70 }]]
+grants = [["labels", "mates", { gallery = 60 }]]
 readings = 3
 [[attack]]
 dataset = ["digits"]
 model = [{ name = "mlp", hidden = [8], activation = "relu" }]
-federated = [{ clients = 40, per_round = 4, batch = 20, client_examples = 20, rate = 1.0 }]
+federated = [{ clients = 48, per_round = 4, batch = 20, client_examples = 20, rate = 1.0 }]
 point = ["type-1", "type-0"]
 [[train]]
 dataset = ["digits"]
 model = [{ name = "mlp", hidden = [8], activation = "relu" }]
-federated = [{ clients = 40, per_round = 4, batch = 20, client_examples = 20, sweep = { rate = [0.5, 1.0] } }]
+federated = [{ clients = 48, per_round = 4, batch = 20, client_examples = 20, sweep = { rate = [0.5, 1.0] } }]
 defense = ["none"]
-rounds = [6]
-test_every = 6
+rounds = [14]
+test_every = 14
 """
 
 
@@ -407,7 +422,7 @@ RECONSTRUCTION = """
 [[attack]]
 dataset = ["digits"]
 model = [{ name = "mlp", hidden = [8], activation = "relu" }]
-federated = [{ clients = 40, per_round = 4, batch = 20, client_examples = 20, rate = 1.0 }]
+federated = [{ clients = 48, per_round = 4, batch = 20, client_examples = 20, rate = 1.0 }]
 point = ["type-1", "type-0"]
 attack = ["map"]
 grants = [["labels", "mates"]]
@@ -451,6 +466,12 @@ def test_calibrate_measures_trains_and_goes_on_where_it_stopped(
     assert sign.at_levels[0].share == 1.0 and sign.parameter is None
     assert all(len(each.accuracies) == len(SCORED) for each in (*gaussian.at_levels, *sign.at_levels))
     assert all(each.trained is not None for each in (*gaussian.at_levels, *sign.at_levels))
+    assert gaussian.uploads == 2 and sign.at_levels[0].all_updates == (1.0, *sign.at_levels[0].all_updates[1:])
+    combined = [each.cell for each in store.records(out) if isinstance(each.cell, AttackCell)]
+    combined = [each for each in combined if each.grants.repeated_readings == 2]
+    assert {each.victims for each in combined} == {"scoring"} and {each.readings for each in combined} == {1}
+    l1 = gaussian.at("L1")
+    assert l1 is None or l1.all_updates is not None
     assert gaussian.at("half") is not None and len(found.undefended["digits · mlp"]) == len(SCORED)
     costs = {record.id: record.cost.cpu_seconds for record in store.records(out) if record.cell.defense.name != "none"}
     assert sum(each.seconds or 0.0 for each in found.rows) == pytest.approx(sum(costs.values()), abs=0.2)

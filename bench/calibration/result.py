@@ -107,7 +107,7 @@ def _at_level(score: Score, strength: Strength | None, uploads: int, bound: Boun
         share=share,
         low=low,
         high=high,
-        trained=_share(score.trained, question) if score.trained else None,
+        trained=shares(score.trained, question),
         all_updates=shares(score.updates, question),
         accuracies=tuple(accuracy_of(record) for record in score.trainings),
         rate=score.trainings[0].cell.federated.rate,

@@ -115,7 +115,8 @@ def show(tradeoff: "Tradeoff", listener: str, level: str, loss: float | None = N
             continue
         chosen = ranked if loss is None else board.advised(ranked, level, loss)
         if chosen:
-            leaked = f"{board.leakage(level)}, later, %"
+            combined = any(level in each.at and each.at[level].all_updates is not None for each in chosen)
+            leaked = f"{board.leakage(level)}, later,{' all updates,' if combined else ''} %"
             heads = [
                 "rank",
                 f"defense at {level}",
@@ -166,11 +167,12 @@ def _line(tradeoff: "Tradeoff", each: "Standing", level: str) -> tuple[str, ...]
     at = each.at.get(level)
     if at is None:
         return ("·", each.row.family, "–", board.reason(each, level), "", "", "")
+    shares = [(at.share, at.low, at.high), at.trained, at.all_updates]
     return (
         str(each.rank),
         board.setting(each.row, at),
         f"{each.kept[level]:.1%}",
-        bracketed(at.share, at.low, at.high) + ("" if at.trained is None else f"\n{bracketed(*at.trained)}"),
+        "\n".join(bracketed(*share) for share in shares if share is not None),
         board.ceilings(each.row, at).replace(", ", "\n"),
         board.epsilons(tradeoff, each.row, at),
         "\n".join(dict.fromkeys(board.proof(tradeoff, each.row, name) for name in (PROVED, PROVED_ALL))),

@@ -65,7 +65,7 @@ class AtLevel:
     """Upper end of the share's 95 % interval."""
     trained: tuple[float, float, float] | None
     """Share of named examples halfway through the trainings, among the scoring victims, with its 95 % interval; None:
-    diverged."""
+    diverged, or too few clients with a victim."""
     accuracies: tuple[float, ...]
     """Test accuracy after the training, per seed; 0 for a diverged training."""
     rate: float

@@ -49,19 +49,21 @@ def opening(tradeoff: Tradeoff) -> str:
     """README's picture, table for the server, and the rule in short."""
     (where, ranked), *elsewhere = standings(tradeoff, SERVER).items()
     undefended = tradeoff.undefended_mean(*where)
-    heads = ["defense", "accuracy kept", "named", "named later", "any attacker", "proved, kept", "ε"]
+    uploads = max(each.row.uploads for each in ranked)
+    heads = ["defense", "accuracy kept", "named", "later", f"{uploads} updates", "any attacker", "proved, kept", "ε"]
     shown = [each for each in ranked if each.rank is not None][:ROWS]
     rows = [_short(tradeoff, each) for each in shown]
     if others := [each.row for each in ranked if each not in shown]:
-        rows.append([", ".join(f"`{row.family}`" for row in others), "less, or L1 is not met", *[NONE] * 5])
+        rows.append([", ".join(f"`{row.family}`" for row in others), "less, or L1 is not met", *[NONE] * 6])
     here = [each.row for each in ranked]
-    chance, uploads = max(row.chance or 0.0 for row in here), max(row.uploads for row in here)
+    chance = max(row.chance or 0.0 for row in here)
     level = f"{permitted('L1', chance):.0%}"
     note = (
         f"{where[0].upper()}, {where[1]}, {_setup()}; undefended accuracy {undefended:.0%}.  *Named*: an attacker "
         "at the server, who knows the defense, the label and all other examples, picks the example out of about "
         f"{1 / chance:.0f} candidates.  Each defense has the weakest strength with at most {level} named (L1), in the "
-        "first round and *later*, halfway through the training; brackets: 95 % intervals on other victims.  *Any "
+        "first round and *later*, halfway through the training; brackets: 95 % intervals on other victims.  "
+        f"*{uploads} updates*: all updates of a client combined, so L1 is a level of one update.  *Any "
         f"attacker*: the most by ε, with one update of a client; with all {uploads}.  *Proved*: strength and accuracy "
         f"at which ε bounds any attacker by {level}; with all {uploads}.  ε: of the released models.  "
         f"{_mean(tradeoff, ranked)}{''.join(_elsewhere(tradeoff, *other) for other in elsewhere)}"
@@ -144,7 +146,7 @@ def _heads(levels: Sequence[str]) -> list[str]:
     heads = ["defense"]
     for level in levels:
         heads += [f"{level}: strength", "kept", leakage(level), "later"]
-    return [*heads, "any attacker", READING, "L1 proved", "… for all readings", "ε", "area", "DCS"]
+    return [*heads, "L1: all updates", "any attacker", READING, "L1 proved", "… for all readings", "ε", "area", "DCS"]
 
 
 def _short(tradeoff: Tradeoff, each: Standing) -> list[str]:
@@ -152,7 +154,7 @@ def _short(tradeoff: Tradeoff, each: Standing) -> list[str]:
     at = each.at[level]
     kept = f"{each.kept[level]:.0%}{'' if level == 'L1' else f' (only {level})'}"
     line = [f"`{setting(each.row, at)}`", kept, _interval(at.share, at.low, at.high)]
-    line.append(NONE if at.trained is None else _interval(*at.trained))
+    line += [NONE if each is None else _interval(*each) for each in (at.trained, at.all_updates)]
     released = NONE if at.released is None else f"{epsilon(at.released)} ({(at.released_of or '').split(',')[0]})"
     return [*line, ceilings(each.row, at), _proofs(tradeoff, each.row), released]
 
@@ -213,8 +215,11 @@ def _line(tradeoff: Tradeoff, each: Standing, levels: Sequence[str]) -> list[str
     at = next(each.at[level] for level in LEVELS if level in each.at)
     released = NONE if at.released is None else f"{epsilon(at.released)} ({(at.released_of or '').split(',')[0]})"
     proved = [proof(tradeoff, row), proof(tradeoff, row, PROVED_ALL)]
+    first = each.at.get("L1")
+    combined = None if first is None else first.all_updates
     return [
         *line,
+        NONE if combined is None else _interval(*combined),
         ceilings(row, at),
         epsilons(tradeoff, row, at).replace(" ", ""),
         *proved,

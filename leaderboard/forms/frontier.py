@@ -219,6 +219,8 @@ def _title(tradeoff: Tradeoff, point: str, ranked: Sequence[Standing]) -> list[s
     if proved:
         kept, row, _ = proved[0]
         best = f"{row.family.partition('(')[0]} keeps {kept:.0%} with a proof by ε"
-    first = f"{_PLACES[point]}, {len(hidden)} of {len(ranked)} families hide examples and stay useful; {best}"
+    first = (
+        f"{_PLACES[point]}, {len(hidden)} of {len(ranked)} families hide an update's examples and stay useful; {best}"
+    )
     second = f"{one.dataset}, {one.model}; right of the dashed line: L1, chance + 5 points; filled: proved by ε."
     return [first, f"{second}  Points are of other victims than the calibration's, and scatter about the line"]
