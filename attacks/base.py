@@ -27,6 +27,8 @@ class Attack(ABC):
     """Kinds of data that the attack accepts, "image", "table" or "text"."""
     iterative: ClassVar[bool] = True
     """True if the attack minimises step by step and spends the budget's evaluations; False for a closed form."""
+    reading_seconds: ClassVar[float] = 0.0
+    """Core seconds per reading of an attack in closed form, for time estimates."""
     most_examples: ClassVar[int] = 16
     """Largest number of examples behind a reading that the attack accepts."""
     mergeable: ClassVar[bool] = False

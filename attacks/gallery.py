@@ -46,6 +46,7 @@ class Gallery(Attack):
     reference = "ours; the maximum likelihood among exchangeable candidates"
     knowledge = ("plain", "adaptive")
     iterative = False
+    reading_seconds = 0.1
     most_examples = 32
     takes_mates = True
     takes = ("image", "table", "text")

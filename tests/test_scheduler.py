@@ -182,6 +182,12 @@ def test_a_training_is_estimated_by_its_steps() -> None:
     assert of[0] / of[1] == pytest.approx((fixed + slow) / (fixed + fast), rel=1e-3)
 
 
+def test_a_closed_form_with_candidates_takes_time_for_each_reading() -> None:
+    estimates = Estimates(lambda cell: (1, 8, 8))
+    few, many = (attack(1, attack="gallery").model_copy(update={"readings": n}) for n in (2, 32))
+    assert estimates.seconds(many) - estimates.seconds(few) == pytest.approx(30 * 0.1)
+
+
 def test_estimates_may_be_read_while_they_learn() -> None:
     estimates = Estimates(lambda cell: (1, 8, 8))
     errors: list[BaseException] = []

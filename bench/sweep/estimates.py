@@ -30,7 +30,10 @@ def formula(cell: AnyCell, shape: tuple[int, ...]) -> float:
         return 1 + steps * (0.0015 + 0.0007 * federated.batch * float(getattr(model, "step_work", None) or work))
     attack = registry.load("attacks", cell.attack.name)
     if not getattr(attack, "iterative", True):
-        return 20.0 if cell.knowledge == "black-box" else 0.2  # time for simulations
+        # simulations take time; so does each reading with many candidates
+        return (20.0 if cell.knowledge == "black-box" else 0.2) + cell.readings * float(
+            getattr(attack, "reading_seconds", 0.0)
+        )
     count = examples(cell)
     size = float(max(0.1, (count * prod(shape) / 784) ** 0.9))
     return 0.2 + cell.readings * cell.evaluations * 0.0005 * size * work
