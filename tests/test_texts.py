@@ -234,7 +234,7 @@ def test_a_language_model_is_trained_on_next_tokens() -> None:
     weights = {name: value.double() for name, value in model.initial(module, 0).items()}
     texts = torch.tensor([[5.0, 9, 2, 0, 0, 0], [7, 5, 9, 2, 3, 1]], dtype=torch.float64)
     scores = []
-    handle = module.classifier.register_forward_hook(lambda _, __, out: scores.append(out))
+    handle = module.get_submodule("classifier").register_forward_hook(lambda _, __, out: scores.append(out))
     outputs = functional_call(module, weights, (texts,))
     handle.remove()
     chances = scores[0].log_softmax(-1)
