@@ -48,7 +48,7 @@ class Map(Attack):
     - For an undefended batch with fewer examples than classes at a net with ReLUs before the last layer, this layer's
       gradient shows each example's features. The search starts from the images with these features
       (`search/unmix.py`).
-    - For a single example with a granted label, behind noise or hard decisions, mean and covariance are those of public
+    - For a single example with a granted label, behind a described defense, mean and covariance are those of public
       examples with this label (`search/labelled.py`).
     - With the grant `mates`, only the first example behind a reading is unknown. The search takes the example's part in
       the reading (`objective/known.py`), and mean and covariance of public examples with the example's label. Behind

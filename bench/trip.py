@@ -209,6 +209,10 @@ class Description(Protocol):
         victims may then be averaged."""
 
     @property
+    def changes(self) -> bool:
+        """False if the defense leaves every reading as it is."""
+
+    @property
     def inside_steps(self) -> bool:
         """True if the defense acts inside a local step, at stage `example` or `step`; a simulation then needs the
         gradient of each step."""

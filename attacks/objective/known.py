@@ -242,7 +242,7 @@ class _Part:
     def noise(self) -> Noise:
         return self.rounding or self.inner.noise.times(self.scale)
 
-    additive = inside_steps = True
+    additive = changes = inside_steps = True
     ordered = mixed = False
     senders = 1
     clients: Clients | None = None

@@ -40,6 +40,10 @@ class _RescaledDescription:
         return self.inner.additive
 
     @property
+    def changes(self) -> bool:
+        return self.inner.changes
+
+    @property
     def inside_steps(self) -> bool:
         return self.inner.inside_steps
 

@@ -1,6 +1,6 @@
 """Search single examples with their labels' priors.
 
-A defense's noise, or a hard decision, leaves much of an example to the prior. The prior of the example's class is
+What a defense hides (by noise, signs, dropped coordinates) is left to the prior. The prior of the example's class is
 sharper than the prior of all classes."""
 
 from collections.abc import Callable, Sequence
@@ -18,15 +18,13 @@ History = tuple[tuple[int, tuple[float, ...]], ...]
 
 def by_label(reading: Reading, search: Search) -> Reconstruction | None:
     """Attack single examples behind a defense, with the prior of each example's label: readings with equal labels are
-    searched together. Return None for several examples behind a reading, without granted labels, and for a reading
-    whose description has neither noise nor hard decisions: such a reading leaves little to the prior.
+    searched together. Return None for several examples behind a reading, without granted labels, and for readings as
+    they are without a defense: these leave little to the prior.
 
     - `reading`: the batch of attacked readings.
     - `search`: the search, as a function of a batch and its space; None takes the space of all classes."""
     description = reading.description
-    if reading.labels is None or reading.examples > 1 or description is None:
-        return None
-    if description.noise.variance == 0 and not description.hard:
+    if reading.labels is None or reading.examples > 1 or description is None or not description.changes:
         return None
     groups: dict[int | None, list[int]] = {}
     for row, label in enumerate(reading.labels[:, 0].tolist()):

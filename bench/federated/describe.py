@@ -122,6 +122,11 @@ class Composition:
         return replace(self, width=width)
 
     @property
+    def changes(self) -> bool:
+        """False if the defense leaves every reading as it is."""
+        return bool(self.parts) or self.noise.variance > 0 or self.mixed
+
+    @property
     def inside_steps(self) -> bool:
         """True if the defense acts inside a local step, at stage `example` or `step`; a simulation then needs the
         candidates themselves, not only their updates."""
