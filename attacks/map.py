@@ -14,7 +14,7 @@ from bench.attacks.search.clients import by_client, joined
 from bench.attacks.search.labelled import by_label
 from bench.attacks.search.probable import most_probable, objective_of, unfit
 from bench.attacks.search.scale import blind_to_scale, usual_brightness
-from bench.attacks.search.space import Gaussian, public_space
+from bench.attacks.search.space import Gaussian, Space, public_space
 from bench.attacks.search.unmix import by_example
 from bench.parameters import parameter
 from bench.rng import Key
@@ -49,7 +49,7 @@ class Map(Attack):
       gradient shows each example's features. The search starts from the images with these features
       (`search/unmix.py`).
     - For a single example with a granted label, behind a described defense, mean and covariance are those of public
-      examples with this label (`search/labelled.py`).
+      examples with this label; for a batch, too, if the defense adds noise (`search/labelled.py`).
     - With the grant `mates`, only the first example behind a reading is unknown. The search takes the example's part in
       the reading (`objective/known.py`), and mean and covariance of public examples with the example's label. Behind
       a random rounding, a first search replaces the rounding's likelihood by Gaussian noise; a second search goes on
@@ -100,7 +100,7 @@ class Map(Attack):
         reading = rescaled(reading)
 
         def search(part: Reading, within: Budget, known: Start | None = known) -> Reconstruction:
-            def within_space(rows: Reading, space: Gaussian | None) -> Reconstruction:
+            def within_space(rows: Reading, space: Space | None) -> Reconstruction:
                 return most_probable(
                     rows,
                     within,

@@ -13,6 +13,7 @@ from bench import api
 from bench.attacks.search.scale import blind_to_scale, usual_brightness
 from bench.attacks.search.space import Gaussian, public_space
 from bench.models.mlp import Mlp
+from bench.points import point as point_of
 from bench.registry import entries as registry
 from bench.rng import Key
 from bench.trip import Budget, Reading, Reconstruction
@@ -60,6 +61,41 @@ def test_the_prior_of_a_granted_label_gives_the_posterior_mean() -> None:
     assert marks == sorted(set(marks)) and len(made.trajectory) == len(marks)
     assert torch.allclose(torch.tensor(made.history[-1][1]), made.loss)
     assert torch.allclose(made.trajectory[-1], made.inputs, atol=1e-4)
+
+
+def test_the_priors_of_a_batch_give_the_joint_posterior_mean() -> None:
+    """Two examples of two classes behind noise: each has the prior of its label."""
+    variance = 0.005
+    single, x = linear_reading(variance)
+    classes = torch.arange(len(single.public_inputs)) % CLASSES
+    public, labels = single.public_inputs + classes[:, None], torch.tensor([0, 2])
+    x = x[:2] + labels[:, None]
+    reading = replace(
+        api.reading(
+            api.gradient(single.model, x, labels), model=single.model, shape=(VALUES,), classes=CLASSES, public=public
+        ),
+        public_labels=classes,
+        labels=labels[None],
+        description=single.description,
+        batch=2,
+        client_examples=2,
+        point=point_of("type-1"),
+    )
+    made = attack(reading, 400).inputs[0].double()
+    eye = torch.eye(VALUES, dtype=torch.float64)
+    errors = torch.full((CLASSES, 2), 1 / CLASSES, dtype=torch.float64)
+    errors[labels, torch.arange(2)] -= 1
+    design = torch.kron(errors / 2, eye)
+    spaces = [public_space(reading, label) for label in labels.tolist()]
+    zero = torch.zeros(VALUES, dtype=torch.float64)
+    columns = [(space.inputs(eye) - space.inputs(zero)).T for space in spaces]
+    precision = torch.block_diag(*(torch.linalg.inv(a @ a.T) for a in columns))
+    mean = torch.cat([space.inputs(zero) for space in spaces])
+    seen = reading.values["0.weight"][0, 0].double().flatten()
+    expected = torch.linalg.solve(
+        design.T @ design / variance + precision, design.T @ seen / variance + precision @ mean
+    )
+    assert torch.allclose(made.flatten(), expected, atol=1e-3)
 
 
 def table(victims: int = 3, scale: float = 1.0) -> tuple[Reading, Tensor]:

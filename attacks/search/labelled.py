@@ -1,40 +1,69 @@
-"""Search single examples with their labels' priors.
+"""Search with the priors of the examples' labels.
 
-What a defense hides (by noise, signs, dropped coordinates) is left to the prior. The prior of the example's class is
+What a defense hides (by noise, signs, dropped coordinates) is left to the prior. The prior of an example's class is
 sharper than the prior of all classes."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from bench.attacks.search.space import LEAST_OF_CLASS, Gaussian, public_space
+from bench.attacks.objective.repeats import distinct_examples
+from bench.attacks.search.space import LEAST_OF_CLASS, Gaussian, Space, public_space
 from bench.trip import Reading, Reconstruction
 
-Search = Callable[[Reading, Gaussian | None], Reconstruction]
+Search = Callable[[Reading, Space | None], Reconstruction]
 History = tuple[tuple[int, tuple[float, ...]], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class EachSpace:
+    """Search space of a batch: a Gaussian space for each example. Variables and inputs are (..., example, value)."""
+
+    spaces: tuple[Gaussian, ...]
+    """The examples' spaces, in the order of the examples."""
+
+    def inputs(self, u: Tensor) -> Tensor:
+        """Map a solver's variables `u` (..., example, value) to inputs of the same shape."""
+        return torch.stack([space.inputs(part) for space, part in zip(self.spaces, u.unbind(-2), strict=True)], -2)
+
+    def variables(self, x: Tensor) -> Tensor:
+        """Map inputs `x` (..., example, value) to a solver's variables of the same shape: the inverse of `inputs`."""
+        return torch.stack([space.variables(part) for space, part in zip(self.spaces, x.unbind(-2), strict=True)], -2)
+
+    def with_energy(self, u: Tensor) -> tuple[Tensor, Tensor]:
+        return self.inputs(u), 0.5 * (u * u).sum(-1)
+
+
 def by_label(reading: Reading, search: Search) -> Reconstruction | None:
-    """Attack single examples behind a defense, with the prior of each example's label: readings with equal labels are
-    searched together. Return None for several examples behind a reading, without granted labels, and for readings as
-    they are without a defense: these leave little to the prior.
+    """Attack readings behind a defense, with the prior of each example's label: readings with equal labels are searched
+    together. Return None without granted labels, and for readings as they are without a defense: these leave little to
+    the prior. Return None for batches, too, if the defense adds no noise, or if the order of the examples is unknown.
 
     - `reading`: the batch of attacked readings.
     - `search`: the search, as a function of a batch and its space; None takes the space of all classes."""
     description = reading.description
-    if reading.labels is None or reading.examples > 1 or description is None or not description.changes:
+    if reading.labels is None or description is None or not description.changes:
         return None
-    groups: dict[int | None, list[int]] = {}
-    for row, label in enumerate(reading.labels[:, 0].tolist()):
-        enough = int((reading.public_labels == label).sum()) >= LEAST_OF_CLASS
-        groups.setdefault(label if enough else None, []).append(row)
-    parts = [
-        search(reading.of(rows), None if label is None else public_space(reading, label))
-        for label, rows in groups.items()
-    ]
+    ordered = description.ordered or description.mixed or reading.steps > 1
+    ordered = ordered or distinct_examples(reading) < reading.examples
+    if reading.examples > 1 and (ordered or description.noise.variance == 0):
+        return None
+    counts = torch.bincount(reading.public_labels.clamp_min(-1) + 1, minlength=reading.classes + 1)[1:]
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for row, labels in enumerate(reading.labels.tolist()):
+        groups.setdefault(tuple(each if counts[each] >= LEAST_OF_CLASS else -1 for each in labels), []).append(row)
+    parts = [search(reading.of(rows), _space(reading, labels)) for labels, rows in groups.items()]
     return interleaved(parts, list(groups.values()))
+
+
+def _space(reading: Reading, labels: tuple[int, ...]) -> Space | None:
+    """Return the space for examples with these `labels`; -1 takes all classes."""
+    if all(label < 0 for label in labels):
+        return None
+    spaces = tuple(public_space(reading, None if label < 0 else label) for label in labels)
+    return spaces[0] if len(spaces) == 1 else EachSpace(spaces)
 
 
 def interleaved(parts: Sequence[Reconstruction], groups: Sequence[Sequence[int]]) -> Reconstruction:

@@ -22,7 +22,7 @@ from bench.attacks.search.mixtures import Mixed
 from bench.attacks.search.prior import NoiseModel, Prior
 from bench.attacks.search.problem import MatchingProblem
 from bench.attacks.search.soften import has_relu, softened
-from bench.attacks.search.space import Gaussian, public_space
+from bench.attacks.search.space import Dense, Space, Spectrum, public_space
 from bench.attacks.search.staged import Stage, staged
 from bench.attacks.solvers.lbfgs import Lbfgs
 from bench.rng import Key
@@ -68,7 +68,7 @@ def most_probable(
     tolerance: float,
     distinct: int | None = None,
     mixed: bool = False,
-    space: Gaussian | None = None,
+    space: Space | None = None,
     known: Start | None = None,
 ) -> Reconstruction:
     """Search for the most probable examples behind each reading of a batch, from several starts.
@@ -106,7 +106,7 @@ def most_probable(
     if mixed:
         ways = tuple(tuple(replace(stage, space=Mixed(stage.space, reading.examples)) for stage in way) for way in ways)
     solver = Lbfgs(history=min(_HISTORY, evaluations), line_search="backtracking")
-    if known is None and not mixed:
+    if known is None and not mixed and isinstance(space, Dense | Spectrum):
         known = start_by_layers(reading, observed, space, round(_BY_LAYERS * evaluations))
     solution = staged(
         problem,
@@ -175,7 +175,7 @@ def _starts_worth(reading: Reading, evaluations: int, starts: int) -> int:
 
 
 def _ways(
-    reading: Reading, space: Gaussian, variance: float, evaluations: int, key: Key, *, bound: bool
+    reading: Reading, space: Space, variance: float, evaluations: int, key: Key, *, bound: bool
 ) -> tuple[tuple[Stage, ...], ...]:
     model = reading.model
     if _has_relu(reading):
@@ -183,9 +183,9 @@ def _ways(
     if variance > 0:  # for a bound, the first stage's residual sets the second stage's weight
         first = (Stage(model=model, space=space, until=0.3),) if bound else ()
         return ((*first, Stage(model=model, space=space)),)
-    curved = _worth_curving(reading, evaluations)
-    until = 0.3 if curved else 0.5
-    last = Stage(model=model, space=equal_curvature(space, reading, key) if curved else space)
+    later = _curved(space, reading, evaluations, key)
+    until = 0.5 if later is space else 0.3
+    last = Stage(model=model, space=later)
     by_distance = Stage(model=model, space=space, weight=2e-6, until=until)
     by_angle = (
         Stage(model=model, space=space, weight=1e-4, until=until / 2, cosine=True),
@@ -195,12 +195,17 @@ def _ways(
 
 
 def _annealed(
-    reading: Reading, mismatch: Mismatch, space: Gaussian, evaluations: int, key: Key
+    reading: Reading, mismatch: Mismatch, space: Space, evaluations: int, key: Key
 ) -> tuple[Stage, ...] | None:
     if _has_relu(reading) or reading.description is None or not reading.description.hard:
         return None
-    later = equal_curvature(space, reading, key) if _worth_curving(reading, evaluations) else space
-    return annealed(reading, mismatch, space, later, evaluations, key)
+    return annealed(reading, mismatch, space, _curved(space, reading, evaluations, key), evaluations, key)
+
+
+def _curved(space: Space, reading: Reading, evaluations: int, key: Key) -> Space:
+    if isinstance(space, Dense | Spectrum) and _worth_curving(reading, evaluations):
+        return equal_curvature(space, reading, key)
+    return space
 
 
 def _has_relu(reading: Reading) -> bool:
@@ -212,7 +217,7 @@ def _worth_curving(reading: Reading, evaluations: int) -> bool:
     return evaluations >= _LEAST_CURVED and reading.public_mean.numel() <= LARGEST
 
 
-def _softened_stages(model: nn.Module, space: Gaussian, *, by_angle: bool) -> Iterator[Stage]:
+def _softened_stages(model: nn.Module, space: Space, *, by_angle: bool) -> Iterator[Stage]:
     for n, (sharpness, weight) in enumerate(zip(_SHARPNESS, _WEIGHTS, strict=True), 1):
         stage = Stage(model=model, space=space, weight=weight, until=n / len(_SHARPNESS))
         if sharpness is not None:
