@@ -2,11 +2,13 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from _make import again
 from tests.records import MACHINE, attack_cell, attack_record, training_record, with_result
 
-from bench.record.schema import Cost, Privacy, Record
+from bench.cell import AttackCell
+from bench.record.schema import Cost, Privacy, Record, Status
 
 HALF = [(True,), (False,)] * 8
 
@@ -17,7 +19,7 @@ def verdict(old: Record, new: Record) -> str:
 
 def test_the_cheapest_cell_of_the_device_that_needs_no_other_is_run() -> None:
     machine = {"cpu": MACHINE, "cuda": replace(MACHINE, device="cuda")}
-    settings = [
+    settings: list[tuple[str, dict[str, Any], str, Status, tuple[AttackCell, ...]]] = [
         ("a", {"cpu_seconds": 9.0}, "cpu", "done", ()),
         ("b", {"cpu_seconds": 3.0}, "cpu", "done", ()),
         ("c", {"cpu_seconds": 0.1, "reused_from": "a"}, "cpu", "done", ()),
