@@ -13,6 +13,7 @@ from bench.attacks.base import Attack, closed_form
 from bench.attacks.labels.infer import infer_labels
 from bench.attacks.objective.mismatch import mean_observation, observations
 from bench.attacks.texts.language import Language
+from bench.attacks.texts.prefixes import continued, grown
 from bench.gradients import group_gradients, one_hot
 from bench.kinds.texts import PAD
 from bench.parameters import parameter
@@ -35,6 +36,9 @@ _LEAST = 0.01  # of the mean share outside, in a position: bounds the weights of
 _COMPLETIONS = 4  # of a text to each greater length, before a start is given up
 _SPARE = 8  # directions left outside the row space and the vectors of found texts: no text lies in all directions
 _GONE = 1e-6  # mean square of a text's shares outside, at least, after its gradient was subtracted
+_DOUBT = 1e-4  # square of a vector's share outside: less may be rounding, so a text is continued by such a token
+_NOTHING = 1e-4  # of the reading's length: rounding
+_RIDGE = 1e-13  # square of a length: keeps products of dependent vectors invertible
 _NEW = 1e-5  # of a vector's length: above rounding of the row space, if the vector is in it
 _NOTES = ("starts of the search for texts count as restarts; no gradient is matched",)
 
@@ -55,6 +59,8 @@ class TokenSpan(Attack):
       texts are only near to it. The vectors of right texts are linearly dependent together with the row space, as soon
       as there are more of them than directions are missing (subspace augmentation, Lee et al. 2012). Wrong texts stay
       independent. Dependent texts are certain.
+    - A causal model (language models): vectors depend on earlier tokens only, so texts grow token by token, and the
+      longest ones whose vectors all lie in the row space are certain.
     - A certain text's gradient is subtracted from the reading. The row spaces then hold the other texts only.
 
     Departures from DAGER: the search for texts is ours, in place of an enumeration; half of its starts are drawn by a
@@ -105,10 +111,9 @@ class TokenSpan(Attack):
         language = Language.of(public, net.tokens) if len(public.unique(dim=0)) >= _LEARNED else None
         left = _Left(net=net, sent=gradients, rest=gradients, count=count, classes=reading.classes)
         search = left.search(language)
-        certain: dict[tuple[int, ...], float] = {}
-        others: dict[tuple[int, ...], float] = {}
+        certain, others = _by_tokens(left, search) if net.causal else ({}, {})
         start, failed = 0, 0
-        while failed < self.starts * count and search.possible:
+        while not (certain and net.causal) and failed < self.starts * count and search.possible:
             draws = [key.generator("start", index, 0, start + number) for number in range(_STARTS)]
             start += _STARTS
             ends = search.improve(draws, set(certain))
@@ -117,7 +122,7 @@ class TokenSpan(Attack):
                 break  # all texts are equally near
             new = {text: loss for text, loss in others.items() if loss <= _EXACT}
             new |= search.dependent(sorted(others, key=lambda text: others[text]))
-            if not new:
+            if not new or net.causal:  # a beginning of a right text passes the same tests
                 failed += _STARTS
                 continue
             certain |= new
@@ -135,6 +140,30 @@ class TokenSpan(Attack):
             loss=float(np.mean([losses[text] for text in best])) if best else 1.0,
             certain=min(len(certain), count) / count,
         )
+
+
+_Texts = dict[tuple[int, ...], float]  # token ids → loss
+
+
+def _by_tokens(left: "_Left", search: "_Search") -> tuple[_Texts, _Texts]:
+    """Find texts token by token, for a model whose vectors depend on earlier tokens only, and subtract the gradients of
+    found texts until no new text is found. Return the certain texts and the others. A text is certain if its vectors
+    leave the row space with its gradient, and all texts are if nothing is left of the reading."""
+    certain, others = _Texts(), _Texts()
+    while len(left.gone) < left.count:
+        found, extended = search.grown({*certain, *others})
+        after = left.without(search, sorted(found, key=lambda text: found[text])[: left.count - len(left.gone)])
+        new = {text: found[text] for text in after.gone - left.gone}
+        others |= {text: loss for text, loss in found.items() if text not in new and text in after.kept}
+        if not new:
+            break
+        exact = {text: loss for text, loss in new.items() if loss <= _EXACT and not extended}
+        certain, others = certain | exact, others | {text: loss for text, loss in new.items() if text not in exact}
+        left = replace(after, kept=())
+        search = left.search(None)
+    if len(left.gone) == left.count and left.remains() <= _NOTHING:
+        return {text: (certain | others)[text] for text in left.gone}, {}
+    return certain, others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +189,11 @@ class _Left:
     @property
     def limit(self) -> int:
         return (self.count - len(self.gone)) * self.net.positions
+
+    def remains(self) -> float:
+        """Return the length of the rest, relative to the reading's."""
+        sent, rest = (torch.cat([value.flatten() for value in each.values()]).norm() for each in (self.sent, self.rest))
+        return float(rest / sent)
 
     def search(self, language: Language | None) -> "_Search":
         """Return a search for the unknown texts; known texts that are still in the rest extend its row space."""
@@ -204,6 +238,7 @@ class _Net:
     weights: Tensors  # of the model, name → (*shape)
     single: tuple[tuple[str, ...], ...]  # trained linear layers on the vectors of single tokens, by input
     whole: tuple[tuple[str, ...], ...]  # trained linear layers on vectors that depend on the whole text, by input
+    causal: bool  # vectors depend on earlier tokens only
 
     @property
     def tokens(self) -> int:
@@ -216,11 +251,15 @@ class _Net:
             module._forward_pre_hooks.clear()  # passes of the copy are no evaluations
         weights = {name: value[0].detach().double().cpu() for name, value in reading.weights.items()}
         model.requires_grad_(False).load_state_dict(weights, strict=False)
-        # two texts with a common first token: equal vectors there depend on no other token
-        ids = torch.full((2, *reading.shape), 1.0, dtype=torch.float64)
-        ids[1, 1:] = 2
+        # texts with a common first token, and with a common last token: equal vectors there depend on no other token
+        ids = torch.full((3, *reading.shape), 1.0, dtype=torch.float64)
+        ids[1, 1:] = ids[2, :-1] = 2
         embeddings, groups = _layers(model, frozenset(weights), ids)
-        alone = [bool(torch.allclose(h[0, 0], h[1, 0], rtol=0, atol=1e-12)) for h, _ in groups]
+        forward, backward = (
+            [bool(torch.allclose(h[0, at], h[other, at], rtol=0, atol=1e-12)) for h, _ in groups]
+            for at, other in ((0, 1), (-1, 2))
+        )
+        alone = [first and last for first, last in zip(forward, backward, strict=True)]
         if len(embeddings) < 1 or all(alone):
             return None
         single, whole = (
@@ -238,6 +277,7 @@ class _Net:
             weights=weights,
             single=single,
             whole=whole,
+            causal=all(forward),
         )
 
     def gradient(self, text: tuple[int, ...], label: int, classes: int) -> Tensors:
@@ -542,6 +582,52 @@ class _Search:
         each = [parts[owner == text] @ _rest(parts[owner != text]) for text in range(fits)]
         shares = [float(outside.square().sum(1).mean()) for outside in each]
         return {text: share for text, share in zip(ranked, shares, strict=False) if share <= _EXACT}
+
+    def grown(self, known: set[tuple[int, ...]]) -> tuple[_Texts, bool]:
+        """Find the longest texts, except the `known` ones (token ids), whose beginnings all lie in the row space, for a
+        model whose vectors depend on earlier tokens only; the values are losses. If there is none, the row space is
+        extended by beginnings that are linearly dependent together with it. Return the texts, and whether the row space
+        was extended. Without texts if noise fills the row space."""
+        if self.whole.exact and self.whole.null.shape[1]:
+            for extended in (False, True):
+                outside = self._extended() if extended else self.whole
+                found = self._longest_inside(outside, known)
+                if new := {text: loss for text, loss in found.items() if extended or loss <= _EXACT}:
+                    return new, extended
+        return {}, True
+
+    def _longest_inside(self, outside: _Outside, known: set[tuple[int, ...]]) -> _Texts:
+        texts = grown(lambda some: outside.squares(self._lasts(some)), self._lists, _DOUBT)
+        padded = (text + (PAD,) * (self._net.positions - len(text)) for text in texts)
+        new = [text for text in padded if text not in known]
+        return {text: float(outside.squares(self._vectors(torch.tensor([text]))).mean()) for text in new}
+
+    def _lasts(self, beginnings: Tensor) -> Tensor:
+        """Return the vector of the last token of each beginning (beginning, position): (beginning, value + 1)."""
+        length = beginnings.shape[1]
+        texts = torch.nn.functional.pad(beginnings, (0, self._net.positions - length), value=PAD).double()
+        with torch.no_grad():
+            return torch.cat([self._net.inputs(self.whole.path, part)[:, length - 1] for part in texts.split(_CHUNK)])
+
+    def _extended(self) -> _Outside:
+        """Return the test with the row space extended by vectors of beginnings. The nearest beginnings of each length
+        are compared; each that lies in the span of the row space and of the others is right (see `dependent`)."""
+        whole, most = self.whole, self.whole.null.shape[1] - _SPARE
+        beginnings, pool = torch.empty(1, 0, dtype=torch.long), list[Tensor]()
+        for candidates in self._lists:
+            beginnings = continued(beginnings, candidates)
+            vectors = self._lasts(beginnings)
+            near = whole.squares(vectors).topk(min(max(most // 2, 1), len(vectors)), largest=False).indices
+            beginnings = beginnings[near]
+            pool.append(vectors[near])
+        vectors = torch.cat(pool)
+        vectors = vectors[whole.squares(vectors).topk(min(max(most, 0), len(vectors)), largest=False).indices]
+        parts = whole.parts(vectors)
+        if len(parts) < 2 or not _rest(parts.mT).shape[1]:
+            return whole  # all are independent
+        products = parts @ parts.mT + _RIDGE * torch.eye(len(parts), dtype=parts.dtype)
+        shares = 1 / torch.linalg.inv(products).diagonal()  # of each vector outside the others' span
+        return whole.with_known(vectors[shares <= _EXACT])
 
     @property
     def possible(self) -> bool:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from bench.errors import MALFORMED, NotApplicable
-from bench.training import cross_entropy, loss_of, mixes, soft_cross_entropy
+from bench.training import cross_entropy, loss_of, mixes, next_token_loss, predicts_tokens, soft_cross_entropy
 from bench.trip import Tensors
 from bench.uses import has_parameters, separate, state, trace
 
@@ -38,12 +38,13 @@ def one_hot(labels: Tensor, classes: int, dtype: torch.dtype) -> Tensor:
 
 
 def example_loss(model: nn.Module) -> Callable[[dict[str, Tensor], Tensor, Tensor], Tensor]:
-    """Return a function for `torch.func` that computes the cross entropy of `model` for a single example. The
-    function's arguments are weights, name → (*parameter shape), an input (*shape), and a label () or class
-    probabilities (class,)."""
+    """Return a function for `torch.func` that computes the loss of `model` for a single example: the cross entropy, or
+    a language model's loss of next tokens. The function's arguments are weights, name → (*parameter shape), an input
+    (*shape), and a label () or class probabilities (class,)."""
+    of_batch = next_token_loss if predicts_tokens(model) else F.cross_entropy
 
     def loss(weights: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        return F.cross_entropy(functional_call(model, weights, (x[None],)), y[None])
+        return of_batch(functional_call(model, weights, (x[None],)), y[None])
 
     return loss
 

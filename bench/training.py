@@ -22,6 +22,18 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     return soft_cross_entropy(logits, targets).mean()
 
 
+def next_token_loss(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the mean loss of a batch, (), under a language model: `outputs` (text, class) hold each text's mean loss
+    of a next token first. `targets` (text, class) are not used."""
+    return outputs[:, 0].mean()
+
+
+def predicts_tokens(model: nn.Module) -> bool:
+    """Return whether `model` is a language model: its outputs (text, class) then hold the mean loss of a text's next
+    tokens (natural logarithm), and the share of next tokens that are predicted right."""
+    return loss_of(model) is next_token_loss
+
+
 def loss_of(model: nn.Module) -> BatchLoss:
     """Return the loss with which clients train the model: a function from logits and class probabilities, both
     (example, class), to the batch's loss (). The default is the mean cross entropy; `declare` stores another loss on

@@ -5,17 +5,21 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.func import functional_call
 
 from bench.answer.public import known_public
 from bench.cell import DataRef, Entry, Federated, PublicKnowledge, TrainingCell
+from bench.datasets.base import Split
 from bench.datasets.loading import load
 from bench.datasets.opinions import TOKENS, Opinions
 from bench.errors import NotApplicable
+from bench.federated.training import accuracy, perplexity
 from bench.gradients import example_gradients, one_hot
 from bench.kinds.known import of_shape
 from bench.kinds.texts import TEXT, lengths
 from bench.matrix.feasible import DatasetFacts, impossible
 from bench.models.fine_tuned import FineTunedTransformer
+from bench.models.language import TinyLanguageModel
 from bench.models.transformer import TinyTransformer
 from bench.scoring.metrics import measured
 from bench.scoring.prior_only import prior_only_baselines
@@ -221,3 +225,36 @@ def test_a_repeated_token_counts_in_its_own_examples_gradient_alone() -> None:
         loss = -(torch.func.functional_call(module, leaves, (x[row : row + 1],)).log_softmax(-1) * y[row]).sum()
         torch.testing.assert_close(each[row], torch.autograd.grad(loss, leaves["token.weight"])[0])
     assert each[0].any(1).nonzero()[:, 0].tolist() == [5, 7] and each[1].any(1).nonzero()[:, 0].tolist() == [5, 9]
+
+
+def test_a_language_model_is_trained_on_next_tokens() -> None:
+    """Loss, share and perplexity by hand; the derivative by finite differences."""
+    model = TinyLanguageModel(tokens=40, width=16, heads=2)
+    module = model.build((6,), 2).double().eval()
+    weights = {name: value.double() for name, value in model.initial(module, 0).items()}
+    texts = torch.tensor([[5.0, 9, 2, 0, 0, 0], [7, 5, 9, 2, 3, 1]], dtype=torch.float64)
+    scores = []
+    handle = module.get_submodule("classifier").register_forward_hook(lambda _, __, out: scores.append(out))
+    outputs = functional_call(module, weights, (texts,))
+    handle.remove()
+    chances = scores[0].log_softmax(-1)
+    following = [[9, 2, 0], [5, 9, 2, 3, 1, 0]]
+    for row, tokens in enumerate(following):
+        losses = [-float(chances[row, at, token]) for at, token in enumerate(tokens)]
+        rights = [int(scores[0][row, at].argmax()) == token for at, token in enumerate(tokens)]
+        assert outputs[row].tolist() == pytest.approx([np.mean(losses), np.mean(rights)])
+    split = Split(texts.numpy().astype(np.int32), np.zeros(2, np.int64), TEXT)
+    assert perplexity(module, weights, split, 2) == pytest.approx(float(outputs[:, 0].mean().exp()))
+    assert accuracy(module, weights, split, 2) == pytest.approx(float(outputs[:, 1].mean()))
+    gradient = example_gradients(module, weights, texts, one_hot(torch.tensor([0, 1]), 2, torch.float64))
+    step = {
+        name: torch.randn(value.shape, generator=torch.Generator().manual_seed(1)).double()
+        for name, value in weights.items()
+    }
+    slope = sum((gradient[name] * step[name]).flatten(1).sum(1) for name in step)
+    moved = [
+        functional_call(module, {name: weights[name] + sign * 1e-6 * step[name] for name in step}, (texts,))[:, 0]
+        for sign in (1, -1)
+    ]
+    torch.testing.assert_close(slope, (moved[0] - moved[1]) / 2e-6, rtol=1e-6, atol=1e-8)
+    assert perplexity(TinyTransformer(tokens=40, width=16).build((6,), 2), weights, split, 2) is None

@@ -49,6 +49,24 @@ def test_a_row_space_that_holds_everything_certifies_nothing() -> None:
     assert result.inputs.shape == (1, 2, 12)
 
 
+BITS = [(0, 0, 0), (0, 0, 1), (0, 1, 0), (1, 0, 1), (1, 1, 0), (1, 1, 1)]
+
+
+@pytest.mark.parametrize(
+    ("width", "rows"),
+    [
+        (64, [[4, 17, 2, 9], [4, 17], [4, 17, 8, 3, 5], [6, 2, 9]]),  # a text begins another, found first
+        (16, [[1 + a, 3 + b, 5 + c, 7 + a] for a, b, c in BITS]),  # more beginnings than rows of the widest layer
+    ],
+)
+def test_a_language_models_texts_grow_token_by_token(width: int, rows: list[list[int]]) -> None:
+    model = api.build("tiny-language-model", shape=(12,), classes=2, params={"tokens": 40, "width": width, "heads": 2})
+    sentences = ids(rows)
+    result = attacked(read(model, sentences, public=ids([[1, 2, 3]])), starts=1)
+    assert right(sentences[None], result) == [len(rows)]
+    assert result.certificate is not None and result.certificate.tolist() == [1]
+
+
 class ByKeyword(nn.Module):
     """As models of transformers: the module inside takes keywords only."""
 

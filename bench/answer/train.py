@@ -18,7 +18,7 @@ from bench.device import repeatable
 from bench.federated import bayesian, resume
 from bench.federated.cost import step_cost
 from bench.federated.privacy import Account, account
-from bench.federated.training import Progress, TrainingJob, begin, held, train
+from bench.federated.training import Progress, TrainingJob, begin, held, perplexity, train
 from bench.record.checkpoints import checkpoint_path, write_weights
 from bench.record.schema import BayesianResult, Privacy, TrainingCost, TrainingResult
 
@@ -88,6 +88,7 @@ def _trained(
     result = TrainingResult(
         accuracy=end.curve[-1][1] if not end.diverged else 0.0,
         curve=tuple(end.curve),
+        perplexity=None if end.diverged else perplexity(job.model, end.weights, job.data.test, cell.test_examples),
         rounds=end.round,
         diverged=end.diverged,
         checkpoints=checkpoints,

@@ -25,6 +25,7 @@ from bench.federated.replayed import replayed
 from bench.federated.stacks import stack
 from bench.federated.stages import DrawKey, Stages
 from bench.gradients import example_loss, one_hot
+from bench.training import next_token_loss, predicts_tokens
 
 
 class Gradients(Protocol):
@@ -122,7 +123,8 @@ class FuncGradients:
         weights = {name: value[client].detach().requires_grad_() for name, value in self._weights.items()}
         with torch.enable_grad():
             logits = functional_call(self._model, weights, (self._inputs[client],))
-            loss = F.cross_entropy(logits, self._labels[client])
+            of_batch = next_token_loss if predicts_tokens(self._model) else F.cross_entropy
+            loss = of_batch(logits, self._labels[client])
         gradients = torch.autograd.grad(loss, list(weights.values()))
         return dict(zip(weights, gradients, strict=True))
 

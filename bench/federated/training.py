@@ -30,6 +30,7 @@ from bench.federated.stages import DrawKey, Stages
 from bench.points import UPDATE_STAGES, Stage
 from bench.record.checkpoints import outside_precision
 from bench.record.schema import Spot
+from bench.training import predicts_tokens
 
 CHUNK = 10  # clients at once: more exceed the caches, fewer cost more calls (BENCHMARKS.md)
 _ON_GPU = 2048  # examples of a local step at once: fewer launches for a round
@@ -268,18 +269,36 @@ def _threads(count: int) -> Iterator[Callable[..., Iterator[tuple[dict[str, Tens
 
 
 def accuracy(model: nn.Module, weights: Tensors, test: Split, examples: int, inputs: Tensor | None = None) -> float:
-    """Return the share of test examples that a model classifies correctly, in [0, 1].
+    """Return the share of test examples that a model classifies correctly, in [0, 1]; for a language model, the mean
+    share of a text's next tokens that are predicted right.
 
     - `model`: computes the classes, with `weights` (name → (*shape)) instead of its own parameters.
     - `test`: the test split; only its first `examples` examples are used.
     - `inputs`: the split's inputs on the device of `weights`, (example, *shape); None: copied from `test`."""
+    outputs, labels = _outputs(model, weights, test, examples, inputs)
+    if predicts_tokens(model):
+        return float(outputs[:, 1].double().mean())
+    return int((outputs.argmax(-1) == labels).sum()) / len(labels)
+
+
+def perplexity(model: nn.Module, weights: Tensors, test: Split, examples: int) -> float | None:
+    """Return a language model's perplexity: exp of the mean over test texts of a text's mean loss. None for a
+    classifier.
+
+    - `model`: computes the losses, with `weights` (name → (*shape)) instead of its own parameters.
+    - `test`: the test split; only its first `examples` texts are used."""
+    if not predicts_tokens(model):
+        return None
+    return float(_outputs(model, weights, test, examples, None)[0][:, 0].double().mean().exp())
+
+
+def _outputs(
+    model: nn.Module, weights: Tensors, test: Split, examples: int, inputs: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Return the model's outputs (example, class) and the labels (example,) of the first test examples."""
     count, device = min(examples, len(test)), next(iter(weights.values())).device
     if inputs is None:
         inputs = torch.from_numpy(test.floats(slice(0, count))).to(device)
-    labels = torch.from_numpy(test.labels[:count]).to(device)
     with torch.no_grad():
-        correct = [
-            (functional_call(model, dict(weights), (some,)).argmax(-1) == true).sum()
-            for some, true in zip(inputs[:count].split(500), labels.split(500), strict=True)
-        ]
-    return int(torch.stack(correct).sum()) / count
+        parts = [functional_call(model, dict(weights), (some,)) for some in inputs[:count].split(500)]
+    return torch.cat(parts), torch.from_numpy(test.labels[:count]).to(device)

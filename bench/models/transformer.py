@@ -10,6 +10,9 @@ from bench.kinds.texts import PAD
 from bench.models.base import Model
 from bench.parameters import parameter
 
+HIDDEN = -1e9
+"""Score of attention without weight."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TinyTransformer(Model):
@@ -69,14 +72,25 @@ class Encoder(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return logits (text, class) of the token ids `x` (text, position)."""
-        ids = x.round().long().clamp(PAD, self.token.num_embeddings - 1)
-        present = (ids != PAD).to(self.token.weight.dtype)
-        z = self.norm(self.token(ids) + self.position(torch.arange(ids.shape[-1], device=ids.device)))
-        for block in self.blocks:
-            z = block(z, present)
+        ids, present = self.read(x)
+        z = self.encode(ids, (1 - present)[..., None, None, :] * HIDDEN)
         shares = present / present.sum(-1, keepdim=True).clamp_min(1)
         logits: Tensor = self.classifier((shares[..., None] * z).sum(-2))
         return logits
+
+    def read(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the token ids in `x` (text, position), and 1 for tokens and 0 for padding, (text, position) each."""
+        ids = x.round().long().clamp(PAD, self.token.num_embeddings - 1)
+        return ids, (ids != PAD).to(self.token.weight.dtype)
+
+    def encode(self, ids: Tensor, hidden: Tensor) -> Tensor:
+        """Return the last block's vectors (text, position, value) of token `ids` (text, position). `hidden` is added to
+        the scores of attention (text, head, position, seen position): large and negative where a position must not be
+        seen."""
+        z: Tensor = self.norm(self.token(ids) + self.position(torch.arange(ids.shape[-1], device=ids.device)))
+        for block in self.blocks:
+            z = block(z, hidden)
+        return z
 
 
 class _Block(nn.Module):
@@ -90,12 +104,11 @@ class _Block(nn.Module):
         self.inner, self.outer = nn.Linear(width, layout.inner), nn.Linear(layout.inner, width)
         self.second_norm = nn.LayerNorm(width, eps=layout.eps)
 
-    def forward(self, z: Tensor, present: Tensor) -> Tensor:
+    def forward(self, z: Tensor, hidden: Tensor) -> Tensor:
         query, key, value = (
             layer(z).unflatten(-1, (self.heads, -1)).transpose(-2, -3) for layer in (self.query, self.key, self.value)
         )
         scores = query @ key.mT / query.shape[-1] ** 0.5
-        hidden = (1 - present)[..., None, None, :] * -1e9
         attended = ((scores + hidden).softmax(-1) @ value).transpose(-2, -3).flatten(-2)
         z = self.first_norm(z + self.mixed(attended))
         after: Tensor = self.second_norm(z + self.outer(torch.nn.functional.gelu(self.inner(z))))

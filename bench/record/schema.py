@@ -443,6 +443,8 @@ class TrainingResult(_Strict):
     """Last test accuracy, 0 to 1; 0 for a diverged training."""
     curve: tuple[tuple[int, float], ...]
     """Test accuracy by round: (round, accuracy)."""
+    perplexity: Annotated[float | None, _UNLESS_NONE] = None
+    """A language model's perplexity on the test texts after the last round; None: a classifier, or diverged."""
     rounds: int
     """Number of finished rounds."""
     diverged: bool
