@@ -61,6 +61,8 @@ class TokenSpan(Attack):
       independent. Dependent texts are certain.
     - A causal model (language models): vectors depend on earlier tokens only, so texts grow token by token, and the
       longest ones whose vectors all lie in the row space are certain.
+    - Several local steps: the update is taken as a gradient at the given weights. That is exact for the first step,
+      whose texts can be certain, and right to first order in the rate for later steps.
     - A certain text's gradient is subtracted from the reading. The row spaces then hold the other texts only.
 
     Departures from DAGER: the search for texts is ours, in place of an enumeration; half of its starts are drawn by a
@@ -81,8 +83,8 @@ class TokenSpan(Attack):
     def refuses(self, reading: Reading) -> str | None:
         if reading.linked != "vector":
             return "it needs whole gradients of layers, and this reading's coordinates are not linked"
-        if reading.stepwise:
-            return "it does not handle several local steps"
+        if reading.adam is not None or (reading.rule is not None and reading.rule.clip is not None):
+            return "it does not handle Adam or clipping in local steps"
         if _Net.of(reading) is None:
             return "its model has no linear layers on the vectors of single tokens, and of texts behind them"
         return None

@@ -67,6 +67,24 @@ def test_a_language_models_texts_grow_token_by_token(width: int, rows: list[list
     assert result.certificate is not None and result.certificate.tolist() == [1]
 
 
+def test_local_steps_are_read_to_first_order() -> None:
+    """Both texts come back; the first step's is certain."""
+    rate = 0.01
+    model = api.build("tiny-transformer", shape=(12,), classes=2, params={"tokens": 40, "width": 64}).double()
+    sentences, labels = ids([[4, 17, 2, 9], [6, 2, 31, 8, 5]]), torch.tensor([0, 1])
+    before = {name: value.detach().clone() for name, value in model.named_parameters()}
+    for row in range(2):
+        loss = nn.functional.cross_entropy(model(sentences[row : row + 1]), labels[row : row + 1])
+        for value, slope in zip(model.parameters(), torch.autograd.grad(loss, list(model.parameters())), strict=True):
+            value.data -= rate * slope
+    after = {name: value.detach().clone() for name, value in model.named_parameters()}
+    how: dict[str, Any] = {"shape": (12,), "classes": 2, "kind": "text", "public": ids([[1, 2, 3]])}
+    local = api.SGD(lr=rate, batch=1, steps=2)
+    result = attacked(api.reading(before=before, after=after, model=model, local=local, **how), starts=4)
+    assert right(sentences[None], result) == [2]
+    assert result.certificate is not None and result.certificate.tolist() == [0.5]
+
+
 class ByKeyword(nn.Module):
     """As models of transformers: the module inside takes keywords only."""
 
@@ -243,7 +261,7 @@ def test_what_the_attack_cannot_read_it_refuses() -> None:
     attack = TokenSpan()
     assert attack.refuses(reading) is None
     assert attack.refuses(replace(reading, linked="coordinate")) is not None
-    assert attack.refuses(replace(reading, steps=2)) == "it does not handle several local steps"
+    assert attack.refuses(replace(reading, steps=2)) is None
     bag = nn.Sequential(nn.Embedding(20, 4), nn.Flatten(), nn.Linear(48, 2))
     line = "its model has no linear layers on the vectors of single tokens, and of texts behind them"
     weights = {name: value[None].detach() for name, value in bag.named_parameters()}
