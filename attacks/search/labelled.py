@@ -1,7 +1,7 @@
 """Search with the priors of the examples' labels.
 
-What a defense hides (by noise, signs, dropped coordinates) is left to the prior. The prior of an example's class is
-sharper than the prior of all classes."""
+Behind noise, signs or dropped coordinates, the prior decides many details of an example. The prior for an example's
+class is sharper than the prior for all classes."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -19,17 +19,17 @@ History = tuple[tuple[int, tuple[float, ...]], ...]
 
 @dataclass(frozen=True, slots=True)
 class EachSpace:
-    """Search space of a batch: a Gaussian space for each example. Variables and inputs are (..., example, value)."""
+    """Batch search space: a Gaussian space for each example. Variables and inputs are (..., example, value)."""
 
     spaces: tuple[Gaussian, ...]
-    """The examples' spaces, in the order of the examples."""
+    """The examples' spaces, in their order."""
 
     def inputs(self, u: Tensor) -> Tensor:
-        """Map a solver's variables `u` (..., example, value) to inputs of the same shape."""
+        """Map a solver's variables `u` (..., example, value) to inputs in the same shape."""
         return torch.stack([space.inputs(part) for space, part in zip(self.spaces, u.unbind(-2), strict=True)], -2)
 
     def variables(self, x: Tensor) -> Tensor:
-        """Map inputs `x` (..., example, value) to a solver's variables of the same shape: the inverse of `inputs`."""
+        """Map inputs `x` (..., example, value) to a solver's variables, in the same shape: the inverse to `inputs`."""
         return torch.stack([space.variables(part) for space, part in zip(self.spaces, x.unbind(-2), strict=True)], -2)
 
     def with_energy(self, u: Tensor) -> tuple[Tensor, Tensor]:
@@ -37,9 +37,9 @@ class EachSpace:
 
 
 def by_label(reading: Reading, search: Search) -> Reconstruction | None:
-    """Attack readings behind a defense, with the prior of each example's label: readings with equal labels are searched
-    together. Return None without granted labels, and for readings as they are without a defense: these leave little to
-    the prior. Return None for batches, too, if the defense adds no noise, or if the order of the examples is unknown.
+    """Attack readings behind a defense, with each label's prior: readings with equal labels are searched
+    together. Return None without granted labels, and for undefended readings. Return None for batches, too, if the
+    defense adds no noise, or if the examples' order is unknown.
 
     - `reading`: the batch of attacked readings.
     - `search`: the search, as a function of a batch and its space; None takes the space of all classes."""
@@ -67,8 +67,8 @@ def _space(reading: Reading, labels: tuple[int, ...]) -> Space | None:
 
 
 def interleaved(parts: Sequence[Reconstruction], groups: Sequence[Sequence[int]]) -> Reconstruction:
-    """Join the reconstructions of several batches into one, in another order of readings. The history has the marks of
-    all batches; between a batch's marks, its last loss and last examples count.
+    """Join several batches' reconstructions, with the readings in another order. The history has all batches' marks;
+    between a batch's marks, its last loss and last examples count.
 
     - `parts`: the reconstructions.
     - `groups`: for each batch, the positions of its readings in the result."""
