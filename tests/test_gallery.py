@@ -1,5 +1,6 @@
 """Promise: who holds an example among candidates names it where the reading tells, and that counts in nothing else."""
 
+import copy
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,11 @@ from bench.answer.gallery import naming
 from bench.answer.readings import take_reading
 from bench.answer.truth import truth_from
 from bench.answer.victims import batches_of
+from bench.attacks.candidates.single import likelihoods
 from bench.attacks.gallery import LIST
 from bench.cell import AttackCell, Entry, Federated, Grants
 from bench.errors import NotApplicable
+from bench.gradients import group_gradients, one_hot
 from bench.leaderboard.board import board
 from bench.record.metrics import NAMED_LIST
 from bench.record.schema import AttackConditions, Distortion, ReadingScore
@@ -131,6 +134,29 @@ def test_chance_is_what_blind_guesses_get(tmp_path: Path) -> None:
                 hits += len(own & set(guess))
     mean, trials = hits / 4000 / 18, 4000 * 18
     assert abs(mean - found.chance) < 5 * (found.chance / trials) ** 0.5
+
+
+def test_repeated_laplace_noise_is_ranked_by_the_sum_of_absolute_distances(tmp_path: Path) -> None:
+    """A float64 oracle; the mean of several Laplace draws is no sufficient statistic."""
+    cell = named_cells(tmp_path, defense='{ name = "laplace", at = "client", variance = 0.1 }', readings=2)[1]
+    cell = cell.model_copy(update={"grants": cell.grants.model_copy(update={"repeated_readings": 5})})
+    setup = prepared(cell, RunContext(run=tmp_path), Memory())
+    drawn = truth_from(cell, setup.source)
+    reading = take_reading(cell, setup, drawn, batches_of(cell, setup, drawn.victims, drawn.point))
+    assert cell.knowledge == "adaptive" and reading.gallery_inputs is not None and reading.gallery_labels is not None
+    weights = {name: value[0].double() for name, value in reading.weights.items()}
+    x = reading.gallery_inputs.double()[:, None]
+    y = one_hot(reading.gallery_labels[:, None], reading.classes, torch.float64)
+    gradients = group_gradients(copy.deepcopy(reading.model).double(), weights, x, y)
+    far = torch.zeros(len(reading), len(x), dtype=torch.float64)
+    for name, value in gradients.items():
+        seen = reading.values[name].double()[:, None]  # (reading, 1, observation, *shape)
+        far += (seen - value[None, :, None]).abs().flatten(2).sum(2)
+    ours = likelihoods(reading, Key(seed=0)).double()
+    for row in range(len(reading)):
+        assert torch.equal(ours[row].argsort(), (-far[row]).argsort())
+        ratio = (ours[row] - ours[row, 0]) / (far[row, 0] - far[row]).where(torch.arange(len(x)) > 0, 1.0)
+        assert torch.allclose(ratio[1:], ratio[1].expand(len(x) - 1), rtol=1e-2)
 
 
 def test_without_a_gallery_it_says_what_to_grant(tmp_path: Path) -> None:

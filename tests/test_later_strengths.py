@@ -67,7 +67,7 @@ def calibration(tmp_path: Path, law: Law) -> tuple[Listener, Row]:
         MATRIX.replace("[[train]]", RECONSTRUCTION)
         .replace("seed = [0, 1]", f"seed = {[*range(16)]}")
         .replace("readings = 3", "readings = 24")
-        .replace("clients = 40", "clients = 120")  # a third of the clients has a reading at trained weights
+        .replace("clients = 48", "clients = 120")  # a third of the clients has a reading at trained weights
         .replace("20, client_examples = 20", "8, client_examples = 8")
     )
     matrix = read(str(tmp_path / "m.toml"))

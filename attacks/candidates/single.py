@@ -11,7 +11,7 @@ from bench.attacks.candidates.mixtures import by_mixtures
 from bench.attacks.candidates.sums import by_sums
 from bench.attacks.objective.distance import Distance
 from bench.attacks.objective.known import given_known, given_updates, known_examples, updates
-from bench.attacks.objective.mismatch import Mismatch, by_likelihood, observations
+from bench.attacks.objective.mismatch import Mismatch, by_likelihood, by_round, observations
 from bench.gradients import group_gradients
 from bench.rng import Key
 from bench.trip import Candidates, Given, Reading, Tensors, repeated
@@ -29,6 +29,10 @@ def likelihoods(reading: Reading, key: Key) -> Tensor:
     Without a description of the defense, a negative distance replaces the log likelihood. The distance is 1 - cosine,
     or a squared distance if the other examples are known. If label and other examples are known, candidates with other
     labels get -inf. `key`: the attacker's key for random draws."""
+    noise = None if reading.description is None else reading.description.noise
+    if noise is not None and noise.law == "laplace" and noise.variance > 0 and len(reading.rounds) > 1:
+        # unlike a mean of Gaussian noise, a mean of Laplace noise is no sufficient statistic
+        return torch.stack([likelihoods(each, key) for each in by_round(reading)]).mean(0)
     observed = observations(reading)
     return torch.stack([_of_observation(reading, each, number, key) for number, each in enumerate(observed)]).mean(0)
 

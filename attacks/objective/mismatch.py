@@ -31,8 +31,11 @@ def observations(reading: Reading) -> list[dict[str, Tensor]]:
 def by_weights(reading: Reading) -> list[Reading]:
     """Split the batch `reading` into a reading for each round if the rounds have different weights; attacks then read
     each round separately. With equal weights the batch is returned unchanged as the only item."""
-    if same_weights(reading):
-        return [reading]
+    return [reading] if same_weights(reading) else by_round(reading)
+
+
+def by_round(reading: Reading) -> list[Reading]:
+    """Split the batch `reading` into a reading for each round, with one observation (report on the victims)."""
     return [
         replace(
             reading,
