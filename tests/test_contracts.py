@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from bench.attacks.base import Attack, closed_form
 from bench.attacks.dlg import Dlg
 from bench.cli.check import command
-from bench.contracts import attacks, datasets
+from bench.contracts import attacks, datasets, descriptions
 from bench.contracts.base import Contract, ContractBroken, Outcome
 from bench.contracts.descriptions import seen_of, unread
 from bench.contracts.run import check, check_instance, contracts
@@ -503,6 +503,60 @@ def test_what_describes_nothing_is_simulated_by_its_code_and_keeps_the_contract(
     for function in (_half, torch.round, torch.sign):
         (found,) = check_instance("defenses", _Defense(items=(_Each(function),)), only={"description"})
         assert (found.status, found.reason) == ("ok", "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Hum(Transform):
+    """Uniform noise with the amplitude of the tensor's mean magnitude: a law that is not Gaussian."""
+
+    random: ClassVar[bool] = True
+
+    def apply(self, tensors: Mapping[str, Tensor], context: Context) -> dict[str, Tensor]:
+        return {n: g + self.amplitude(g, context) * (2 * context.draws.uniform(n, g) - 1) for n, g in tensors.items()}
+
+    def amplitude(self, g: Tensor, context: Context) -> Tensor:
+        return g.abs().mean(tuple(range(context.lead, g.dim())), keepdim=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _HumWithDensity(_Hum):
+    def log_density(self, tensors: Mapping[str, Tensor], observed: Mapping[str, Tensor], context: Context) -> Tensor:
+        total = torch.zeros(())
+        for n, g in tensors.items():
+            a = self.amplitude(g, context).flatten(context.lead)[..., 0]
+            far = (observed[n] - g).flatten(context.lead).abs().amax(-1)
+            total = total - g[0].numel() * a.log() - 1e12 * (far > a * (1 + 1e-5))
+        return total
+
+
+@dataclass(frozen=True, kw_only=True)
+class _HumInFull(_HumWithDensity):
+    def expected(
+        self, tensors: Mapping[str, Tensor], state: Mapping[str, Tensor], context: Context
+    ) -> tuple[dict[str, Tensor], Mapping[str, Tensor]]:
+        return dict(tensors), state
+
+
+def test_a_random_defense_without_a_law_is_told_that_shares_are_lower_bounds() -> None:
+    (found,) = check_instance("defenses", _Defense(items=(_Hum(),)), only={"noise"})
+    assert found.status == "skipped" and "_Hum draws random numbers and states no law" in found.reason
+    assert "lower bounds" in found.reason
+    found_ = _broken(check_instance("defenses", _Defense(items=(_HumWithDensity(),)), only={"noise"}))
+    assert "states a likelihood of what `expected` returns, and no `expected`" in found_["noise"]
+
+
+def test_a_density_counts_without_a_stated_variance() -> None:
+    """A uniform law has a bounded support, so candidates with a residual beyond the support are excluded."""
+    cases = 0
+    for one in seen_of(_Defense(items=(_HumInFull(),))):
+        if one.said.senders == 1 and one.trial.federated.steps == 1:
+            inputs, targets = one.trial.trained_on
+            truth, other = (descriptions._described(one, x, targets) for x in (inputs, 1 - inputs))
+            true, false = (one.said.log_density(each, one.observed) for each in (truth, other))
+            assert true is not None and false is not None
+            assert bool((true > -1e11).all()) and bool((false < -1e11).all())
+            cases += 1
+    assert cases >= 2
 
 
 @pytest.mark.slow  # that none is missing is a contract of each

@@ -29,9 +29,10 @@ def likelihoods(reading: Reading, key: Key) -> Tensor:
     Without a description of the defense, a negative distance replaces the log likelihood. The distance is 1 - cosine,
     or a squared distance if the other examples are known. If label and other examples are known, candidates with other
     labels get -inf. `key`: the attacker's key for random draws."""
-    noise = None if reading.description is None else reading.description.noise
-    if noise is not None and noise.law == "laplace" and noise.variance > 0 and len(reading.rounds) > 1:
-        # unlike a mean of Gaussian noise, a mean of Laplace noise is no sufficient statistic
+    description = reading.description
+    gaussian = description is None or (description.additive and description.noise.law == "gaussian")
+    if len(reading.rounds) > 1 and not gaussian:
+        # only for Gaussian noise, the mean of the draws is a sufficient statistic
         return torch.stack([likelihoods(each, key) for each in by_round(reading)]).mean(0)
     observed = observations(reading)
     return torch.stack([_of_observation(reading, each, number, key) for number, each in enumerate(observed)]).mean(0)

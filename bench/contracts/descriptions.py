@@ -110,11 +110,19 @@ def noise(defense: Defense) -> None:
     transform states (smaller if it states an upper bound), to five standard errors. Raises `ContractBroken`
     otherwise."""
     words, trial = first_trial(defense)
-    stated = 0
+    stated, unknown = 0, []
     for stage, transform, given, state in arriving_at(trial):
         context = context_of(trial, stage)
         said = transform.noise(context, of_one(transform, state))
         if said is None and not _claims_a_mean(transform, given, state, context):
+            if transform.random and not _says_its_draws(transform, given, context):
+                name = type(transform).__name__
+                require(
+                    not states_its_law(transform),
+                    f"{words}, {stage}: {name} states a likelihood of what `expected` "
+                    "returns, and no `expected`; state both",
+                )
+                unknown.append(name)
             continue
         stated += 1
         before = StraightThrough(transform)(given, state, context)[0]
@@ -129,6 +137,11 @@ def noise(defense: Defense) -> None:
                 _of_tensor(what, apart.mean(2), value.mean(1), _of_mean(said, value.shape[1]), key, 1)
             if exact is not None:
                 _of_what_passes(f"{words}, {stage}: {name}'s noise on {key}", apart, exact[key])
+    if unknown:
+        raise ContractSkipped(
+            f"{', '.join(unknown)} draws random numbers and states no law: attackers know an average over draws, and "
+            "shares of named examples are lower bounds; state `expected` with `noise` or `log_density`"
+        )
     if not stated:
         raise ContractSkipped("it adds no noise of a stated variance")
 
@@ -139,6 +152,18 @@ def _of_mean(said: AddedNoise, batch: int) -> AddedNoise:
     if isinstance(variance, Mapping):
         return replace(said, variance={name: value / batch for name, value in variance.items()})
     return replace(said, variance=variance / batch)
+
+
+def _says_its_draws(transform: Transform, given: Tensors, context: Context) -> bool:
+    """Return whether an attacker reads the transform's draws off the reading, or knows the few possible values."""
+    shows = type(transform).simulate is not Transform.simulate
+    return shows or transform.mixes_examples or transform.outcomes(given, context) is not None
+
+
+def states_its_law(transform: Transform) -> bool:
+    """Return whether a transform (a defense's function on tensors) states the likelihood of its output."""
+    kind = type(transform)
+    return kind.log_density is not Transform.log_density or kind.log_likelihood is not Transform.log_likelihood
 
 
 def _claims_a_mean(transform: Transform, given: Tensors, state: State, context: Context) -> bool:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from bench.contracts.base import ContractSkipped, require
-from bench.contracts.descriptions import arriving_at, of_one
+from bench.contracts.descriptions import arriving_at, of_one, states_its_law
 from bench.contracts.trials import Trial, context_of, first_trial, lead_of
 from bench.defenses.base import AddedNoise, Defense, State, Transform
 from bench.federated.straight_through import StraightThrough
@@ -63,7 +63,7 @@ def _looks(
     lead = lead_of(stage)
     rows = next(iter(given.values())).shape[:lead].numel() if lead else 1
     parts = _parts(transform, given, state, trial, stage, draws=max(2, ceil(_ROWS / rows)))
-    own = _has_its_own(transform)
+    own = states_its_law(transform)
     whole = torch.cat(list(parts.values()), -1)  # (draw, row, coordinate)
     squares = whole.square().mean((0, 2))
     if not float(squares.max()):
@@ -151,11 +151,6 @@ def _repeated(rows: Tensor) -> int:
     marks = (rows @ along).sort().values
     marks = marks[marks != 0]
     return int((marks.diff() <= _SAME * marks.abs().amax()).sum()) if len(marks) else 0
-
-
-def _has_its_own(transform: Transform) -> bool:
-    kind = type(transform)
-    return kind.log_density is not Transform.log_density or kind.log_likelihood is not Transform.log_likelihood
 
 
 def _is_zero(said: AddedNoise) -> bool:

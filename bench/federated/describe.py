@@ -314,9 +314,11 @@ class Composition:
         simulated: Tensors,
         observed: Tensors,
     ) -> Tensor | None:
-        if not self.parts or not self.parts[-1].shown or not self.additive:
+        if not self.parts or not self.parts[-1].shown:
             return None
-        last = self.parts[-1]
+        *others, last = self.parts
+        if not self.additive and any(part.transform.random for part in others):
+            return None
         scale = self.unit if last.stage not in STEP_STAGES else 1.0
         ours, seen = ({n: scale * v for n, v in each.items()} for each in (simulated, observed))
         context = self.contexts[last.stage]
