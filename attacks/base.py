@@ -28,7 +28,7 @@ class Attack(ABC):
     iterative: ClassVar[bool] = True
     """True if the attack minimises step by step and spends the budget's evaluations; False for a closed form."""
     reading_seconds: ClassVar[float] = 0.0
-    """Core seconds per reading of an attack in closed form, for time estimates."""
+    """Core seconds per reading of a closed form."""
     most_examples: ClassVar[int] = 16
     """Largest number of examples behind a reading that the attack accepts."""
     mergeable: ClassVar[bool] = False

@@ -317,6 +317,19 @@ def test_a_proved_strength_stands_in_for_a_strength_that_leaks_later() -> None:
     assert found.at["L1"].value == 2.2 and found.at["L2"].value == 0.5
 
 
+def test_rows_of_two_settings_are_not_compared() -> None:
+    """100 rounds in place of 600: the accuracy kept by shipped rows would be relative to another training."""
+    known = dataclasses.replace(BOARD, settings={"mnist · mlp": "600 rounds"})
+    own = dataclasses.replace(
+        BOARD, rows=BOARD.rows[:1], undefended={"mnist · mlp": (0.9,)}, settings={"mnist · mlp": "100 rounds"}
+    )
+    assert [each.family for each in joined((known, own)).rows] == ["proved(clip=0.5)"]
+    same = dataclasses.replace(own, settings=known.settings)
+    assert len(joined((known, same)).rows) == len(BOARD.rows)
+    assert len(joined((BOARD, own)).rows) == len(BOARD.rows), "an older file has no setting"
+    assert len(joined((known, dataclasses.replace(own, settings={}))).rows) == len(BOARD.rows)
+
+
 def test_a_trade_off_survives_its_file(tmp_path: Path) -> None:
     assert read(write(tmp_path, BOARD)) == BOARD == read(tmp_path)
 

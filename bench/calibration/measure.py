@@ -54,6 +54,17 @@ class Federation:
         rounds: int = row["rounds"]
         return math.ceil(rounds * setting.per_round / setting.clients)
 
+    @property
+    def setting(self) -> str:
+        """The federated setting of the trainings in words."""
+        row = self.trainings[0]
+        setting: Federated = row["federated"]
+        return (
+            f"{setting.clients} clients, {setting.per_round} per round, {setting.client_examples} examples each, "
+            f"batch {setting.batch}, {setting.algorithm} with {setting.steps} steps, {row['rounds']} rounds, "
+            f"{row['model']}"
+        )
+
 
 def federations(matrix: Matrix) -> tuple[Federation, ...]:
     """Return the federations in a calibration's `matrix`: groups of attacks and trainings with the same data set, model

@@ -65,9 +65,12 @@ def command(
     from bench.leaderboard import tradeoff as board
     from bench.leaderboard.forms import frontier
     from bench.record import tradeoff as values
-    from bench.reference.tradeoff import with_shipped
+    from bench.reference.tradeoff import other_settings, with_shipped
 
-    tradeoff = with_shipped(*(values.read(path) for path in runs))
+    own = [values.read(path) for path in runs]
+    for line in other_settings(*own):
+        click.echo(line, err=True)
+    tradeoff = with_shipped(*own)
     if tradeoff is None:
         raise BenchError("no figures are shipped yet; `bench calibrate --defense NAME` makes some")
     if as_json:

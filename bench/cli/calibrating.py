@@ -110,6 +110,7 @@ def run(
     return Tradeoff(
         machine=None if last.environment is None else last.environment.device_name,
         undefended=undefended,
+        settings={federation_key(each.dataset, each.model): each.setting for each in federations(matrix)},
         commonest=commonest,
         rows=tuple(rows),
     )

@@ -3,7 +3,7 @@ the strengths calibrated for levels.  `bench calibrate` makes a trade-off."""
 
 import statistics
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
@@ -193,6 +193,8 @@ class Tradeoff:
     guess."""
     rows: tuple[Row, ...]
     """Families, each for every listener whose reading it changes."""
+    settings: dict[str, str] = field(default_factory=dict)
+    """Map from federation to its setting in words: clients, batch, rounds, model. Empty in older files."""
     audits: tuple[Audited, ...] = ()
     """Measured lower bounds of ε at level L1; empty without audits. The file beside the trade-off has these."""
 
@@ -267,14 +269,22 @@ def read(path: Path) -> Tradeoff:
 
 def joined(results: Iterable[Tradeoff]) -> Tradeoff:
     """Return the rows of all trade-offs in `results` as a single trade-off. A later row replaces an earlier row of the
-    same defense family, data set, model and interception point."""
+    same defense family, data set, model and interception point. Earlier rows are left out if a later trade-off has
+    another setting for the same data set and model: accuracies of two settings are not comparable."""
     first, *others = results
-    rows = {(row.dataset, row.model, row.point, row.family): row for each in (first, *others) for row in each.rows}
+    settings = {key: value for each in (first, *others) for key, value in each.settings.items()}
+    rows = {
+        (row.dataset, row.model, row.point, row.family): row
+        for each in (first, *others)
+        for row in each.rows
+        if each.settings.get(key := federation(row.dataset, row.model), last := settings.get(key)) == last
+    }
     audited = {audit.key: audit for each in (first, *others) for audit in each.audits}
     return Tradeoff(
         machine=first.machine,
         undefended={key: value for each in (first, *others) for key, value in each.undefended.items()},
         commonest={key: value for each in (first, *others) for key, value in each.commonest.items()},
         rows=tuple(rows.values()),
+        settings=settings,
         audits=tuple(audited.values()),
     )
