@@ -35,7 +35,7 @@ def by_weights(reading: Reading) -> list[Reading]:
 
 
 def by_round(reading: Reading) -> list[Reading]:
-    """Split the batch `reading` into a reading with one observation for each round."""
+    """Split the batch `reading` by rounds: each result has a single observation."""
     return [
         replace(
             reading,
