@@ -317,6 +317,12 @@ def test_a_proved_strength_stands_in_for_a_strength_that_leaks_later() -> None:
     assert found.at["L1"].value == 2.2 and found.at["L2"].value == 0.5
 
 
+def test_an_unfinished_calibration_says_how_to_go_on(tmp_path: Path) -> None:
+    (tmp_path / "records").mkdir()
+    with pytest.raises(RecordError, match="no trade-off yet; the command that began this run continues"):
+        read(tmp_path)
+
+
 def test_rows_of_two_settings_are_not_compared() -> None:
     """100 rounds in place of 600: the accuracy kept by shipped rows would be relative to another training."""
     known = dataclasses.replace(BOARD, settings={"mnist · mlp": "600 rounds"})

@@ -258,6 +258,8 @@ def read(path: Path) -> Tradeoff:
     try:
         found = _TRADEOFF.validate_json(path.read_bytes())
     except OSError as error:
+        if (path.parent / "records").is_dir():
+            raise RecordError(f"{path.parent}: no trade-off yet; the command that began this run continues") from None
         raise RecordError(f"{path}: {error.strerror}; `bench calibrate` makes a trade-off") from None
     except ValidationError as error:
         raise RecordError(f"{path}: no trade-off ({error.error_count()} faults); `bench calibrate` makes one") from None
