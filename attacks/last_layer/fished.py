@@ -34,7 +34,7 @@ def fished(reading: Reading, gradient: Tensors, last: Head, chosen: int, count: 
     like = reading.weights[last.name("weight")]
     row = like[:1, chosen : chosen + 1]
     scale = _SIZE / row.norm()
-    narrow = nn.Sequential(nn.Linear(row.shape[2], 1), _Beside()).to(like)
+    narrow = nn.Sequential(nn.Linear(row.shape[2], 1), _Beside()).to(like.device, like.dtype)
     if last.path:
         model.set_submodule(last.path, narrow)
     else:
