@@ -485,7 +485,8 @@ def test_calibrate_measures_trains_and_goes_on_where_it_stopped(
     assert sign.at_levels[0].share == 1.0 and sign.parameter is None
     assert all(len(each.accuracies) == len(SCORED) for each in (*gaussian.at_levels, *sign.at_levels))
     assert all(each.trained is not None for each in (*gaussian.at_levels, *sign.at_levels))
-    assert gaussian.uploads == 2 and sign.at_levels[0].all_updates == (1.0, *sign.at_levels[0].all_updates[1:])
+    all_updates = sign.at_levels[0].all_updates
+    assert gaussian.uploads == 2 and all_updates is not None and all_updates[0] == 1.0
     combined = [each.cell for each in store.records(out) if isinstance(each.cell, AttackCell)]
     combined = [each for each in combined if each.grants.repeated_readings == 2]
     assert {each.victims for each in combined} == {"scoring"} and {each.readings for each in combined} == {1}
