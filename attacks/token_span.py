@@ -149,7 +149,7 @@ _Texts = dict[tuple[int, ...], float]  # token ids → loss
 
 def _by_tokens(left: "_Left", search: "_Search") -> tuple[_Texts, _Texts]:
     """Find texts token by token, for a model whose vectors depend on earlier tokens only, and subtract the gradients of
-    found texts until no new text is found. Return the certain texts and the others. A text is certain if its vectors
+    recovered texts until no new text comes. Return the certain texts and the others. A text is certain if its vectors
     leave the row space with the gradient, and all texts are certain if the reading is used up."""
     certain, others = _Texts(), _Texts()
     while len(left.gone) < left.count:

@@ -1,7 +1,7 @@
 """Search client by client behind a mean of quantised messages, which shows each message (`objective/separate.py`,
 `objective/lattice.py`)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -267,7 +267,7 @@ def _fits(cosines: Floats) -> bool:
     return bool(np.sort(cosines)[1] >= _LINKED * np.median(cosines))
 
 
-def joined(results: list[Reconstruction]) -> Reconstruction:
+def joined(results: Sequence[Reconstruction]) -> Reconstruction:
     """Concatenate the reconstructions of several batches along the axis of readings, in the order of `results`."""
 
     def column(name: str) -> Tensor:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from bench.attacks.objective.repeats import distinct_examples
+from bench.attacks.search.clients import joined
 from bench.attacks.search.space import LEAST_OF_CLASS, Gaussian, Space, public_space
 from bench.trip import Reading, Reconstruction
 
@@ -75,23 +76,10 @@ def interleaved(parts: Sequence[Reconstruction], groups: Sequence[Sequence[int]]
     order = torch.tensor([row for rows in groups for row in rows]).argsort()
     marks = sorted({mark for part in parts for mark, _ in part.history})
     at = [_latest([mark for mark, _ in part.history], marks) for part in parts]
-
-    def column(name: str) -> Tensor:
-        return torch.cat([getattr(part, name) for part in parts])[order]
-
-    status = [word for part in parts for word in part.status]
     return replace(
-        parts[0],
-        inputs=column("inputs"),
-        labels=column("labels"),
-        loss=column("loss"),
-        evaluations=column("evaluations"),
-        outer=column("outer"),
-        restarts=column("restarts"),
-        status=tuple(status[n] for n in order.tolist()),
+        joined(parts).of(order.tolist()),
         history=_history([part.history for part in parts], marks, at, order),
         trajectory=_trajectory([part.trajectory for part in parts], groups, at),
-        notes=tuple(dict.fromkeys(note for part in parts for note in part.notes)),
     )
 
 

@@ -107,8 +107,8 @@ def _at_level(score: Score, strength: Strength | None, uploads: int, bound: Boun
         share=share,
         low=low,
         high=high,
-        trained=shares(score.trained, question),
-        all_updates=shares(score.updates, question),
+        trained=_share_if_measured(score.trained, question),
+        all_updates=_share_if_measured(score.updates, question),
         accuracies=tuple(accuracy_of(record) for record in score.trainings),
         rate=score.trainings[0].cell.federated.rate,
         epsilon=None if attack is None else attack.privacy.epsilon,
@@ -128,20 +128,18 @@ def levels_met(counts: Counts, levels: Mapping[str, float]) -> tuple[str, ...]:
     return tuple(level for level, most in levels.items() if high <= most)
 
 
-def shares(records: Sequence[Record], question: Question) -> tuple[float, float, float] | None:
-    """Return (share of named or reconstructed examples, lower end, upper end) of attack `records`, with the 95 %
-    interval over weight seeds; None without records, or if a record has no share. `question`: "named" or
-    "reconstructed"."""
-    if not records or counts_of(0.0, records, question) is None:
-        return None
-    return _share(records, question)
+def _share_if_measured(records: Sequence[Record], question: Question) -> tuple[float, float, float] | None:
+    """Return `_share`; None without records, or if a record has no share."""
+    counted = counts_of(0.0, records, question) if records else None
+    return None if counted is None else (counted.share, *_interval(counted, LEVEL))
 
 
 def _share(records: Sequence[Record], question: Question) -> tuple[float, float, float]:
     """Return (share of named or reconstructed examples, lower end, upper end), with the 95 % interval over weight
     seeds."""
-    counted = _counted(records, question)
-    return counted.share, *_interval(counted, LEVEL)
+    share = _share_if_measured(records, question)
+    assert share is not None
+    return share
 
 
 def _counted(records: Sequence[Record], question: Question) -> Counts:
