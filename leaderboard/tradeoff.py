@@ -335,12 +335,15 @@ def named_in_mean(tradeoff: Tradeoff, ranked: Iterable[Standing]) -> tuple[str, 
 
     - `tradeoff`: accuracy and leakage of each family.
     - `ranked`: families at an interception point before the mean."""
-    fixed = {(one.row.dataset, one.row.model, one.row.family) for one in ranked if one.row.parameter is None}
-    hidden = {(row.dataset, row.model, row.family) for row in (one.row for one in ranked) if row.at("L1") is not None}
+    hidden = {
+        (row.dataset, row.model, row.family)
+        for row in (one.row for one in ranked)
+        if row.parameter is None and row.at("L1") is not None
+    }
     return tuple(
         f"{row.at_levels[0].share:.0%} ({row.family})"
         for row in rows_at(tradeoff, listener_of("mean"))
-        if (row.dataset, row.model, row.family) in fixed & hidden and row.at_levels and row.at("L1") is None
+        if (row.dataset, row.model, row.family) in hidden and row.at_levels and row.at("L1") is None
     )
 
 
