@@ -16,7 +16,7 @@ from _make.exports import Place
 from _make.papers import SIZE
 
 from bench.cell import TrainingCell
-from bench.datasets.files import MissingDataError
+from bench.errors import MissingDataError
 from bench.matrix.expand import expand
 from bench.matrix.read import read
 from bench.record import request
