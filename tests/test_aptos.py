@@ -9,9 +9,8 @@ import torch
 from PIL import Image
 
 from bench.datasets.aptos import Aptos
-from bench.datasets.files import MissingDataError
 from bench.datasets.loading import load
-from bench.errors import DataError
+from bench.errors import DataError, MissingDataError
 from bench.kinds.images import IMAGE
 from bench.kinds.tables import TABLE
 
