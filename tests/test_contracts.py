@@ -545,6 +545,40 @@ def test_a_random_defense_without_a_law_is_told_that_shares_are_lower_bounds() -
     assert "states a likelihood of what `expected` returns, and no `expected`" in found_["noise"]
 
 
+@dataclass(frozen=True, kw_only=True)
+class _HumWithVariance(_HumInFull):
+    share: float = 1.0
+
+    def variance_at(self, tensors: Mapping[str, Tensor], context: Context) -> Mapping[str, Tensor]:
+        return {n: self.share * self.amplitude(g, context).square().expand_as(g) / 3 for n, g in tensors.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _HumWithBias(_HumInFull):
+    def apply(self, tensors: Mapping[str, Tensor], context: Context) -> dict[str, Tensor]:
+        return {n: g + self.amplitude(g, context) * context.draws.uniform(n, g) for n, g in tensors.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _HumWithMean(_Hum):
+    expected = _HumInFull.expected
+
+
+def test_noise_that_depends_on_the_gradient_needs_a_density_or_a_variance() -> None:
+    ok = [_HumInFull(), _HumWithVariance()]
+    wrong = {
+        _HumWithVariance(share=0.5): "by what passes",
+        _HumWithBias(): "has the mean",
+        _HumWithMean(): "state `noise`, `variance_at` or `log_density`",
+    }
+    for transform in ok:
+        (seen,) = check_instance("defenses", _Defense(items=(transform,)), only={"noise"})
+        assert (seen.status, seen.reason) == ("ok", "")
+    for transform, reason in wrong.items():
+        broken = _broken(check_instance("defenses", _Defense(items=(transform,)), only={"noise"}))
+        assert reason in broken["noise"]
+
+
 def test_a_density_counts_without_a_stated_variance() -> None:
     """A uniform law has a bounded support, so candidates with a residual beyond the support are excluded."""
     cases = 0

@@ -131,12 +131,16 @@ def noise(defense: Defense) -> None:
         name = type(transform).__name__
         for key, value in before.items():
             apart = torch.stack([one[key] - value for one in drawn])
-            _of_tensor(f"{words}, {stage}: {name}'s noise on {key}", apart, value, said, key, lead_of(stage))
+            what = f"{words}, {stage}: {name}'s noise on {key}"
+            if said is None and (exact is not None or states_its_law(transform)):
+                _of_no_bias(what, apart, lead_of(stage))
+            else:
+                _of_tensor(what, apart, value, said, key, lead_of(stage))
             if stage == "example" and said is not None:  # the client sends the batch's mean
-                what = f"{words}, {stage}: {name}'s noise on the mean of a batch, {key}"
-                _of_tensor(what, apart.mean(2), value.mean(1), _of_mean(said, value.shape[1]), key, 1)
+                of_mean = f"{words}, {stage}: {name}'s noise on the mean of a batch, {key}"
+                _of_tensor(of_mean, apart.mean(2), value.mean(1), _of_mean(said, value.shape[1]), key, 1)
             if exact is not None:
-                _of_what_passes(f"{words}, {stage}: {name}'s noise on {key}", apart, exact[key])
+                _of_what_passes(what, apart, exact[key])
     if unknown:
         raise ContractSkipped(
             f"{', '.join(unknown)} draws random numbers and states no law: attackers know an average over draws, and "
@@ -363,21 +367,35 @@ def _of_tensor(what: str, apart: Tensor, like: Tensor, said: AddedNoise | None, 
         variance = said.variance[name] if isinstance(said.variance, Mapping) else said.variance
         whole = torch.as_tensor(variance, dtype=like.dtype).expand(like.shape)
         stated = float(whole[like != 0].mean()) if bool((like != 0).any()) else float(whole.mean())
-    counted = (apart != 0).any(0)
-    if not bool(counted.any()):
+    each = _of_no_bias(what, apart, lead)
+    if each is None:
         require(stated <= POSITIVE or bool(said and said.bound), f"{what} is 0, stated {stated:.4g}")
         return
-    each = apart[:, counted] if lead else apart.flatten(1)
-    means, squares = each.mean(1), each.square().mean(1)
-    error = float(means.std() / len(means) ** 0.5) + POSITIVE
-    require(abs(float(means.mean())) <= SIGMAS * error, f"{what} has the mean {float(means.mean()):.3g} ± {error:.1g}")
+    squares = each.square().mean(1)
     found, error = float(squares.mean()), float(squares.std() / len(squares) ** 0.5)
     allowed = SIGMAS * error + 1e-6 * stated
-    require(found <= stated + allowed, f"{what} has the variance {found:.4g}, stated {stated:.4g} ± {allowed:.2g}")
+    remedy = "" if said else "; state `noise`, `variance_at` or `log_density`"
+    require(
+        found <= stated + allowed, f"{what} has the variance {found:.4g}, stated {stated:.4g} ± {allowed:.2g}{remedy}"
+    )
     require(
         found >= stated - allowed or bool(said and said.bound),
         f"{what} has the variance {found:.4g}, stated {stated:.4g} ± {allowed:.2g}",
     )
+
+
+def _of_no_bias(what: str, apart: Tensor, lead: int) -> Tensor | None:
+    """Test that deviations `apart` from the expected output, (draw, *lead, *shape), have mean 0. Return the noised
+    coordinates, (draw, coordinate); None without noise. `lead` is the number of leading axes, and `what` begins the
+    error message."""
+    counted = (apart != 0).any(0)
+    if not bool(counted.any()):
+        return None
+    each = apart[:, counted] if lead else apart.flatten(1)
+    means = each.mean(1)
+    error = float(means.std() / len(means) ** 0.5) + POSITIVE
+    require(abs(float(means.mean())) <= SIGMAS * error, f"{what} has the mean {float(means.mean()):.3g} ± {error:.1g}")
+    return each
 
 
 def _of_what_passes(what: str, apart: Tensor, exact: Tensor) -> None:
