@@ -11,12 +11,12 @@ from _make.tradeoff import area, capability
 from click.testing import CliRunner
 from tests.command import in_this_process
 
-from bench.calibration.cost import expected
+from bench.calibration.cost import estimated, expected
 from bench.calibration.curve import Counts
-from bench.calibration.measure import Federation
+from bench.calibration.measure import Federation, federations
 from bench.calibration.result import levels_met
 from bench.calibration.score import SCORED
-from bench.cell import AttackCell
+from bench.cell import AttackCell, Entry
 from bench.cli import calibrating
 from bench.cli.main import cli
 from bench.errors import BenchError, RecordError
@@ -32,9 +32,11 @@ from bench.leaderboard.tradeoff import (
     setting,
     standings,
 )
+from bench.matrix.read import read as read_matrix
 from bench.record import store
 from bench.record.tradeoff import AtLevel, Leaked, Reconstructed, Row, Tradeoff, joined, permitted, read, write
 from bench.registry import entries as registry
+from bench.sweep.plan import Resolver
 
 CHANCE = 0.01
 
@@ -479,6 +481,9 @@ def test_calibrate_measures_trains_and_goes_on_where_it_stopped(
         ("sign", "type-1", ("type-0",)),
     ]
     gaussian, sign = found.rows
+    assert "  gaussian:variance=0.001 at type-1: " in first.output and "% named (of 6)" in first.output
+    assert "  sign at type-1: 100% named (of 6)" in first.output
+    assert "gaussian at type-1, in the first round: " in first.output and "unknown" not in first.output
     assert gaussian.absent is None and sign.absent is None
     shares = [each.share for each in gaussian.curve]
     assert shares[0] == 1.0 and min(shares) <= 0.5
@@ -514,9 +519,26 @@ def test_the_expected_time_is_the_range_of_the_families_of_the_same_kind() -> No
     assert quick == "10 to 15 minutes on 2 processes, or about 2 minutes on 2 processes if it leaks at every strength"
     assert expected(["type-1"], rows, here, 1, has_strength=False) == "about 2 minutes on 1 process"
     both_questions = dataclasses.replace(here, attacks={("reconstructed", "type-1"): ()})
-    assert expected(["type-1"], rows, both_questions, 1, has_strength=False) == "time unknown"
+    assert expected(["type-1"], rows, both_questions, 1, has_strength=False) is None
     for points, where in ((["type-2"], here), (["type-1"], dataclasses.replace(here, model="other"))):
-        assert expected(points, rows, where, 2, has_strength=True) == "time unknown"
+        assert expected(points, rows, where, 2, has_strength=True) is None
+
+
+def test_without_comparable_families_the_time_is_counted_from_cells(tmp_path: Path) -> None:
+    """A minute a cell: undefended and defended trainings of 2 short and 6 whole cells, 2 cells for a strength in the
+    first round, and 4 with four times the readings halfway."""
+    (tmp_path / "tiny.toml").write_text(MATRIX)
+    matrix = read_matrix(str(tmp_path / "tiny.toml"))
+    (here,) = federations(matrix)
+    facts = Resolver(None).data
+    first, training, halfway = 2, 8, 16
+    least = training + 5 * first + 2 * (training + halfway) + 3 * (training + first + halfway)
+    most = training + 8 * first + 6 * (training + halfway) + 5 * (training + first + halfway)
+    gaussian = estimated(["type-1"], matrix, here, Entry(name="gaussian"), facts, lambda cell: 60.0, 1)
+    leaking = f"{training + 5 * first} minutes on 1 process if it leaks at every strength"
+    assert gaussian == f"roughly {least} to {most} minutes on 1 process, or {leaking}"
+    sign = estimated(["type-1"], matrix, here, Entry(name="sign"), facts, lambda cell: 60.0, 2)
+    assert sign == f"roughly {(2 * training + 2 * first + halfway) // 2} minutes on 2 processes"
 
 
 BACKWARDS = '''

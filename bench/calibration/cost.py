@@ -1,12 +1,23 @@
 """Time of a calibration: core seconds per interception point, and the time to expect from the shipped families."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from bench.calibration.measure import Federation
+from bench.calibration.measure import TUNING, Federation, Question, at, reading_cells, trained_readings, training_cells
 from bench.calibration.run import Listener
-from bench.cell import AttackCell
+from bench.calibration.score import SCORED
+from bench.calibration.trainings import FINALISTS, SHORT
+from bench.cell import AnyCell, AttackCell, Entry
+from bench.matrix.expand import FactsOf, PlannedCell
+from bench.matrix.read import Matrix
 from bench.record.schema import Record
 from bench.record.tradeoff import Row
+from bench.registry import entries as registry
+
+# least and most strengths of the shipped families that reach a level: in the first round, at trained weights, scored
+_STRENGTHS: Mapping[Question, tuple[tuple[int, int, int], tuple[int, int, int]]] = {
+    "named": ((5, 2, 3), (8, 6, 5)),
+    "reconstructed": ((5, 1, 1), (8, 1, 1)),
+}
 
 
 def seconds_of(listener: Listener, listeners: Iterable[Listener], records: Iterable[Record]) -> float:
@@ -27,10 +38,10 @@ def seconds_of(listener: Listener, listeners: Iterable[Listener], records: Itera
 
 def expected(
     points: Sequence[str], rows: Iterable[Row], federation: Federation, workers: int, *, has_strength: bool
-) -> str:
+) -> str | None:
     """Return the time to expect for the calibration of a defense family at the interception points `points`, as text:
-    the range over comparable families in earlier calibrations. A family that leaks at every strength has no trainings,
-    and is quick.
+    the range over comparable families in earlier calibrations; None without comparable families. A family that leaks at
+    every strength has no trainings, and is quick.
 
     - `rows`: rows of the shipped trade-off, each a family at a point with its time; rows of another federation, without
       a time, or with other measured quantities are left out.
@@ -47,13 +58,69 @@ def expected(
         and (row.parameter is not None) == has_strength
     ]
     if not has_strength:
-        return _range(points, here, workers) or "time unknown"
+        return _range(points, here, workers)
     quick, whole = (
         _range(points, [row for row in here if bool(row.at_levels) == trained], workers) for trained in (False, True)
     )
     if whole is None:
-        return "time unknown"
+        return None
     return f"{whole}, or {quick} if it leaks at every strength" if quick else whole
+
+
+def estimated(
+    points: Sequence[str],
+    matrix: Matrix,
+    federation: Federation,
+    defense: Entry,
+    facts: FactsOf,
+    seconds: Callable[[AnyCell], float],
+    workers: int,
+) -> str:
+    """Return the time to expect for the calibration of a defense family without comparable families (`expected`), as
+    text: the number of cells (experiments), from the least to the most strengths of a calibration, times the seconds of
+    a cell by formula.
+
+    - `points`: interception points of the family's attacks.
+    - `matrix`, `federation`: the calibration's matrix; the attacks and trainings of a data set and model in it.
+    - `defense`: the defense family.
+    - `facts`: function that returns a data set's properties.
+    - `seconds`: function that returns the expected run time of a cell on a core.
+    - `workers`: number of processes."""
+    has_strength = registry.load("defenses", defense.name).strength is not None
+    middle = at(defense, 0.5 if has_strength else None)
+
+    def of(cells: Iterable[PlannedCell]) -> float:
+        return sum(seconds(item.cell) for item in cells)
+
+    rounds: int = federation.trainings[0]["rounds"]
+    short, whole = (
+        of(training_cells(matrix, federation.trainings, middle, facts, rounds=number))
+        for number in (max(1, rounds // SHORT), rounds)
+    )
+    training = short + whole / len(federation.trainings) * (FINALISTS + len(SCORED))  # all trainings at a strength
+    quick = training  # the undefended trainings
+    least = most = training if has_strength else 2 * training
+    for (question, point), rows in federation.attacks.items():
+        if point not in points:
+            continue
+        first = of(reading_cells(matrix, rows, middle, TUNING, facts))
+        trained = first * len(SCORED) * trained_readings(rows[0]) / (len(rows) * int(rows[0]["readings"]))
+        scored = first + trained
+        if not has_strength:
+            least, most = least + first + scored, most + first + scored
+            continue
+        ends = [
+            measured * first + later * (training + trained) + levels * (training + scored)
+            for measured, later, levels in _STRENGTHS[question]
+        ]
+        quick, least, most = quick + _STRENGTHS[question][0][0] * first, least + ends[0], most + ends[1]
+    leaking = f", or {_minutes(quick, quick, workers, '')} if it leaks at every strength" if has_strength else ""
+    return f"roughly {_minutes(least, most, workers, '')}{leaking}"
+
+
+def processes(count: int) -> str:
+    """Return a number of processes, `count`, as text."""
+    return f"{count} process{'es' if count > 1 else ''}"
 
 
 def _range(points: Sequence[str], rows: Iterable[Row], workers: int) -> str | None:
@@ -62,6 +129,12 @@ def _range(points: Sequence[str], rows: Iterable[Row], workers: int) -> str | No
         known.setdefault(row.point, []).append(row.seconds or 0.0)
     if not points or not all(known[point] for point in points):
         return None
-    least, most = (sum(pick(known[point]) for point in points) / workers / 60 for pick in (min, max))
-    span = f"{least:.0f} to {most:.0f}" if round(least) != round(most) else f"about {most:.0f}"
-    return f"{span} minutes on {workers} process{'es' if workers > 1 else ''}"
+    least, most = (sum(pick(known[point]) for point in points) for pick in (min, max))
+    return _minutes(least, most, workers)
+
+
+def _minutes(least: float, most: float, workers: int, about: str = "about ") -> str:
+    """Return the range of core seconds as minutes, in words."""
+    least, most = least / workers / 60, most / workers / 60
+    span = f"{least:.0f} to {most:.0f}" if round(least) != round(most) else f"{about}{most:.0f}"
+    return f"{'under a minute' if most < 0.5 else f'{span} minutes'} on {processes(workers)}"

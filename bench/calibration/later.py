@@ -6,7 +6,7 @@ A training with a stronger defense has other weights, so each measured strength 
 from collections.abc import Callable, Iterable, Sequence
 
 from bench.calibration.ladder import next_trained, raised
-from bench.calibration.measure import TUNING, Federation, Runner, at, missing_figure, trained_cells
+from bench.calibration.measure import TUNING, Federation, Runner, at, listed, missing_figure, trained_cells
 from bench.calibration.run import LEVELS_OF, Listener
 from bench.calibration.trainings import trainings
 from bench.matrix.expand import FactsOf
@@ -33,7 +33,7 @@ def hold_later(
     - `say`: function that gets a line of progress per turn."""
     open_ = tuple(each for each in listeners if each.strength is not None and _first(each))
     while wanted := [(listener, position) for listener in open_ for position in _wanted(listener)]:
-        say(f"trained weights: {len(wanted)} strengths")
+        say(f"trained weights: {listed(at(listener.defense, position) for listener, position in wanted)}")
         _measure(matrix, federation, wanted, facts, run)
     for listener in open_:
         if listener.absent is None:

@@ -11,7 +11,7 @@ from bench.cell import AttackCell, CheckpointWeights, Entry, Federated
 from bench.defenses.strength import at_strength
 from bench.matrix.expand import FactsOf, PlannedCell, expand
 from bench.matrix.read import Combination, Matrix
-from bench.parameters import values
+from bench.parameters import parameters, values
 from bench.points import POINTS
 from bench.record.schema import Record
 from bench.registry import entries as registry
@@ -104,6 +104,34 @@ def at(defense: Entry, position: float | None) -> Entry:
     return Entry(name=defense.name, params=values(at_strength(registry.of("defenses", defense), position)))
 
 
+def typed(defense: Entry) -> str:
+    """Return `defense` (a name with parameters) as typed after `--defense`, such as `gaussian:variance=0.03`, without
+    parameters at their default. The strength parameter comes last, with four digits."""
+    entry = registry.load("defenses", defense.name)
+    declared = {each.name: each.default for each in parameters(entry)}
+    params = [(key, value) for key, value in defense.params.items() if declared.get(key) != value]
+    if entry.strength is not None:
+        name = entry.strength.parameter
+        params = [each for each in params if each[0] != name]
+        if (value := defense.params.get(name)) is not None:
+            params.append((name, value if isinstance(value, int) else f"{value:.4g}"))
+    return f"{defense.name}:{','.join(f'{key}={value}' for key, value in params)}" if params else defense.name
+
+
+def listed(defenses: Iterable[Entry]) -> str:
+    """Return the numbers of different strengths in `defenses` as text, such as `3 strengths of gaussian, 2 strengths of
+    dp-sgd, sign`; the family `sign` has no strength parameter."""
+    strengths: dict[str, set[str]] = {}
+    for each in defenses:
+        strengths.setdefault(each.name, set()).add(typed(each))
+    return ", ".join(
+        name
+        if registry.load("defenses", name).strength is None
+        else f"{len(each)} strength{'s' if len(each) > 1 else ''} of {name}"
+        for name, each in strengths.items()
+    )
+
+
 def reading_cells(
     matrix: Matrix, rows: Sequence[Combination], defense: Entry, half: str, facts: FactsOf
 ) -> tuple[PlannedCell, ...]:
@@ -157,13 +185,20 @@ def trained_cells(
     for record in trainings:
         if record.training is None or not record.training.checkpoints:
             return ()
-        # About half of the clients have a victim of the half as first example; a third is there for sure.
-        readings = min(_MOST_TRAINED, _MORE * rows[0]["readings"], rows[0]["federated"].clients // 3)
-        attack = {**rows[0], "defense": defense, "victims": half, "seed": record.cell.seed, "readings": readings}
+        attack = {**rows[0], "defense": defense, "victims": half, "seed": record.cell.seed}
+        attack["readings"] = trained_readings(rows[0])
         (item,) = expand(replace(matrix, attacks=(attack,), trainings=()), facts)
         weights = CheckpointWeights(training=record.id, round=min(map(int, record.training.checkpoints)))
         planned.append(replace(item, cell=item.cell.model_copy(update={"weights": weights})))
     return tuple(planned)
+
+
+def trained_readings(row: Combination) -> int:
+    """Return the number of readings (observed updates) attacked at the trained weights of a training, for an attack
+    `row` of the matrix."""
+    # About half of the clients have a victim of the half as first example; a third is there for sure.
+    clients: int = row["federated"].clients
+    return min(_MOST_TRAINED, _MORE * int(row["readings"]), clients // 3)
 
 
 def training_cells(

@@ -18,6 +18,7 @@ from bench.calibration.measure import (
     at,
     chance_of,
     counts_of,
+    listed,
     missing_figure,
     reading_cells,
 )
@@ -158,7 +159,7 @@ def calibrate(
         wanted = [(listener, position) for listener in open_ for position in _wanted(listener)]
         turn += 1
         if wanted:
-            say(f"turn {turn}: {len(wanted)} strengths")
+            say(f"first round, turn {turn}: {listed(at(listener.defense, position) for listener, position in wanted)}")
             _measure(matrix, federation, wanted, facts, run)
         open_ = [listener for listener in open_ if any(each is listener for each, _ in wanted)]
     for listener in done:

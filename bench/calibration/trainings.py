@@ -9,8 +9,8 @@ from bench.matrix.read import Matrix
 from bench.record.schema import Record
 
 SELECTED = 100  # seed of the trainings that choose the learning rate
-_FINALISTS = 2
-_SHORT = 3  # the first trainings take a third of the rounds
+FINALISTS = 2
+SHORT = 3  # the first trainings take a third of the rounds
 
 
 def trainings(
@@ -25,7 +25,7 @@ def trainings(
     records (results) of these trainings, a tuple for each defense. Each training has a checkpoint halfway.
 
     The choice is by test accuracy under the seed `SELECTED`, in two steps, and starts from the same learning rates for
-    every defense. First all rates are tried, each for a third of the rounds. Then the `_FINALISTS` best rates are tried
+    every defense. First all rates are tried, each for a third of the rounds. Then the `FINALISTS` best rates are tried
     for all rounds, and the best of these is chosen.
 
     - `matrix`, `federation`: the calibration's matrix; the trainings of a data set and model in it.
@@ -34,7 +34,7 @@ def trainings(
     rounds = federation.trainings[0]["rounds"]
     rates = {row["federated"].rate for row in federation.trainings}
     chosen: list[Collection[float]] = [rates] * len(defenses)
-    for length, count in ((max(1, rounds // _SHORT), _FINALISTS), (rounds, 1)):
+    for length, count in ((max(1, rounds // SHORT), FINALISTS), (rounds, 1)):
         cells = [
             training_cells(matrix, _of_rates(federation, each), defense, facts, rounds=length, seed=SELECTED)
             for each, defense in zip(chosen, defenses, strict=True)

@@ -6,15 +6,18 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from rich.console import Console
 
 from bench.answer.context import RunContext
 from bench.calibration import later, score
 from bench.calibration import run as calibration
-from bench.calibration.cost import expected, seconds_of
-from bench.calibration.measure import Federation, accuracy_of, federations
+from bench.calibration.cost import estimated, expected, processes, seconds_of
+from bench.calibration.measure import Federation, accuracy_of, at, federations, listed, typed
 from bench.calibration.result import row
 from bench.ceilings.by_epsilon import ceiling
 from bench.cell import Entry, Federated
+from bench.cli.measuring import Strengths
+from bench.cli.words import duration
 from bench.contracts.base import ContractBroken, ContractSkipped
 from bench.contracts.strength import strength
 from bench.datasets.loading import load
@@ -35,6 +38,7 @@ from bench.record.tradeoff import Row, Tradeoff
 from bench.record.tradeoff import federation as federation_key
 from bench.reference.tradeoff import shipped_tradeoff
 from bench.registry import entries as registry
+from bench.sweep.estimates import Estimates, Remaining
 from bench.sweep.plan import Resolver, schedule
 from bench.sweep.pool import WorkerPool
 from bench.sweep.processes import ProcessPool
@@ -91,22 +95,30 @@ def run(
             for entry, defense, listening in planned:
                 has_strength = type(defense).strength is not None
                 time = expected([*listening], measured, federation, workers, has_strength=has_strength)
-                say(f"{entry.name}: {time}")
+                if time is None:
+                    seconds = Estimates(resolver.shape).seconds
+                    time = estimated([*listening], matrix, federation, entry, resolver.data, seconds, workers)
+                say(f"{typed(entry) if not has_strength else entry.name}: {time}")
             bound = _bound(federation, setting, resolver)
             listeners = calibration.calibrate(matrix, federation, planned, resolver.data, execute, bound, say)
             for listener in listeners:
-                say(_line(listener))
+                _say_levels(listener, "in the first round", say)
             later.hold_later(matrix, federation, listeners, resolver.data, execute, say)
+            for listener in (each for each in listeners if each.trained):
+                _say_levels(listener, "at trained weights, too", say)
             strengths = score.calibrated_strengths(listeners)
+            if strengths:
+                say(f"scores, on other victims: {listed(defense for _, _, defense in strengths)}")
             scores = score.scored(matrix, federation, strengths, resolver.data, execute)
+            say("undefended trainings")
             plain = score.undefended(matrix, federation, resolver.data, execute)
             last = plain[0]
             commonest[where] = _commonest(federation, data_dir)
             undefended[where] = tuple(accuracy_of(record) for record in plain)
             classes = {entry.name: type(defense) for entry, defense in families}
             for group in grouped(listeners, lambda each: (str(each.defense), each.point)).values():
-                seconds = seconds_of(group[0], listeners, spent.values())
-                rows.append(row(federation, group, scores, classes[group[0].defense.name], bound, seconds))
+                took = seconds_of(group[0], listeners, spent.values())
+                rows.append(row(federation, group, scores, classes[group[0].defense.name], bound, took))
     return Tradeoff(
         machine=None if last.environment is None else last.environment.device_name,
         undefended=undefended,
@@ -176,9 +188,18 @@ def _execute(
 ) -> Mapping[str, Record]:
     distinct = {item.cell.id: item for item in cells}
     planned = schedule(distinct.values(), context.run, resolver)
+    for record in spent.values():
+        planned.estimates.learn(record.cell, record.cost)
     if planned.waiting:
-        say(f"  {len(planned.waiting)} cells, {len(planned.done)} there")
-    run_on(pool, planned, context)
+        before = f"; {len(planned.done)} done before" if planned.done else ""
+        about = duration(planned.seconds / len(pool.workers()))
+        say(f"  {len(planned.waiting)} cells on {processes(len(pool.workers()))}, about {about}{before}")
+    settled = [records.read(records.record_path(context.run, cell.id)) for cell in planned.done]
+    remaining = Remaining(planned.waiting, planned.estimates)
+    console = Console(stderr=True, highlight=False)
+    if len(settled) < len(distinct):
+        with Strengths(console, [item.cell for item in distinct.values()], settled, left=remaining.left) as screen:
+            run_on(pool, planned, context, remaining, screen)
     found = {each: records.read(records.record_path(context.run, each)) for each in distinct}
     crashed = [record for record in found.values() if record.status == "crashed"]
     if crashed:
@@ -189,12 +210,18 @@ def _execute(
     return found
 
 
-def _line(listener: calibration.Listener) -> str:
+def _say_levels(listener: calibration.Listener, when: str, say: Callable[[str], None]) -> None:
+    """Say the weakest strength for each level, such as `gaussian at type-1, in the first round: L1 at
+    gaussian:variance=0.3`."""
+    where = f"{listener.defense.name} at {listener.point}"
     if listener.absent is not None:
-        return f"  {listener.defense.name} at {listener.point}, {listener.question}: {listener.absent}"
-    shares = ", ".join(f"{each.position:.3f}: {each.share:.1%}" for each in listener.counts)
-    found = ", ".join(
-        f"{name} {'not reached' if each.position is None else f'{each.position:.3f}'}"
-        for name, each in listener.calibrated.items()
-    )
-    return f"  {listener.defense.name} at {listener.point}, {listener.question}: {shares}; {found}"
+        say(f"{where}: {listener.absent}")
+    levels = [
+        f"no strength for {level}"
+        if each.position is None
+        else f"{level} at {typed(at(listener.defense, each.position))}"
+        for level in calibration.LEVELS_OF[listener.question]
+        if (each := listener.calibrated.get(level)) is not None
+    ]
+    if levels:
+        say(f"{where}, {when}: {', '.join(levels)}")

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from typing import Self
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 from rich.text import Text
@@ -70,10 +70,18 @@ class Screen(Observer):
     def on_record(self, record: Record) -> None:
         self._trainings.pop(record.id, None)
         self.records.append(record)
+        self._say_record(record)
+        self._draw()
+
+    def _say_record(self, record: Record) -> None:
+        """Print a line for each hundredth of the run, without a terminal."""
         fresh = len(self.records) - self._settled_before
         if self._lines and fresh % max(25, self._cells // 100) == 0:
             self._console.print(f"{len(self.records)}/{self._cells} cells, {self._time_left()} left")
-        self._draw()
+
+    def _tables(self) -> tuple[RenderableType, ...]:
+        """Return the tables above the bar, from the records so far."""
+        return (terminal.conditions(by_condition(self.records), detail=False),)
 
     def _draw(self) -> None:
         """Draw the display; the slower a drawing, the rarer the next drawings, so that the run is not delayed."""
@@ -81,10 +89,10 @@ class Screen(Observer):
         if not self._drawn or now - self._drawn_at < max(0.5, 20 * self._cost):
             return
         failed = sum(record.status == "crashed" for record in self.records)
-        table = terminal.conditions(by_condition(self.records), detail=False)
+        tables = self._tables()
         self._bar.update(self._task, completed=len(self.records), failed=failed, left=self._time_left())
         lines = (Text(line, style="dim") for line in self._trainings.values())
-        self._live.update(Group(table, self._bar, *lines))
+        self._live.update(Group(*tables, self._bar, *lines))
         self._drawn_at = time.monotonic()
         self._cost = self._drawn_at - now
 

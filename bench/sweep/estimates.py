@@ -30,10 +30,9 @@ def formula(cell: AnyCell, shape: tuple[int, ...]) -> float:
         return 1 + steps * (0.0015 + 0.0007 * federated.batch * float(getattr(model, "step_work", None) or work))
     attack = registry.load("attacks", cell.attack.name)
     if not getattr(attack, "iterative", True):
-        # simulations take time; so does each reading with many candidates
-        return (20.0 if cell.knowledge == "black-box" else 0.2) + cell.readings * float(
-            getattr(attack, "reading_seconds", 0.0)
-        )
+        # simulations take time; so does each reading with many candidates, whose gradients are a part of the time
+        per_reading = float(getattr(attack, "reading_seconds", 0.0)) * max(1.0, work) ** 0.5
+        return (20.0 if cell.knowledge == "black-box" else 0.2) + cell.readings * per_reading
     count = examples(cell)
     size = float(max(0.1, (count * prod(shape) / 784) ** 0.9))
     return 0.2 + cell.readings * cell.evaluations * 0.0005 * size * work

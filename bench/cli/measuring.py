@@ -1,0 +1,84 @@
+"""Live display of a calibration: the bar of a run, and a line for each strength whose cells are finished."""
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+
+from rich.console import Console, RenderableType
+from rich.text import Text
+
+from bench.calibration.measure import accuracy_of, counts_of, missing_figure, typed
+from bench.cell import AnyCell, AttackCell, CheckpointWeights, TrainingCell
+from bench.cli.watching import Screen
+from bench.cli.words import duration
+from bench.leaderboard.forms.numbers import share
+from bench.record.groups import grouped
+from bench.record.schema import Record
+from bench.sanitize import LONGEST, sanitize
+
+
+class Strengths(Screen):
+    """Live display of a calibration's progress on `console`, as a context manager: as `Screen`, with a line for each
+    finished strength of a defense in place of a table, such as `gaussian:variance=0.03 at type-1: 42% named (of 512)`.
+
+    - `cells`: all cells (experiments) of this part of the calibration.
+    - `settled`: earlier records (results) of these cells.
+    - `left`: function that estimates the remaining seconds; None: unknown."""
+
+    def __init__(
+        self, console: Console, cells: Sequence[AnyCell], settled: list[Record], *, left: Callable[[], float | None]
+    ) -> None:
+        super().__init__(console, settled, cells=len(cells), left=left, quiet=False)
+        self._of = {cell.id: _key(cell) for cell in cells}
+        self._groups = {key: len(each) for key, each in grouped(cells, _key).items()}
+        self._found = grouped(settled, lambda record: self._of[record.id])
+
+    def _say_record(self, record: Record) -> None:
+        key = self._of[record.id]
+        found = self._found.setdefault(key, [])
+        found.append(record)
+        if len(found) == self._groups[key]:
+            left = self._left()
+            more = f"; {duration(left)} left" if left is not None and left >= 1 else ""
+            text = Text(sanitize(f"  {line(found)}{more}", LONGEST))
+            self._console.print(text, soft_wrap=not self._console.is_terminal)
+
+    def _tables(self) -> tuple[RenderableType, ...]:
+        return ()
+
+
+def _key(cell: AnyCell) -> Hashable:
+    """Return a key that is equal for cells of the same defense, strength and measured quantity."""
+    if isinstance(cell, TrainingCell):
+        return str(cell.defense), cell.rounds
+    return str(cell.defense), cell.point, cell.attack.name, cell.weights.kind, cell.grants.repeated_readings
+
+
+def line(records: Sequence[Record]) -> str:
+    """Return the result of a defense at a strength as text, from all its `records` of equal attacks, or of equal
+    trainings."""
+    cell = records[0].cell
+    name = typed(cell.defense)
+    if (missing := missing_figure(records)) is not None:
+        return f"{name}: {missing}"
+    if isinstance(cell, TrainingCell):
+        return f"{name}: {_trained(cell, records)}"
+    question = "named" if cell.grants.gallery else "reconstructed"
+    counts = counts_of(0.0, records, question)
+    leaked = "no figure" if counts is None else f"{share(counts.share).replace(' ', '')} {question}"
+    of = "" if counts is None else f" (of {sum(counts.readings)})"
+    return f"{name} at {cell.point}: {leaked}{of}{_when(cell)}"
+
+
+def _when(cell: AttackCell) -> str:
+    if cell.grants.repeated_readings > 1:
+        return f", with all {cell.grants.repeated_readings} updates of a client"
+    return ", halfway through the training" if isinstance(cell.weights, CheckpointWeights) else ""
+
+
+def _trained(cell: TrainingCell, records: Iterable[Record]) -> str:
+    """Return the accuracy of trainings that differ in the learning rate, or in the seed."""
+    found = sorted((accuracy_of(record), record.cell.federated.rate) for record in records)
+    (least, _), (most, best) = found[0], found[-1]
+    if len({rate for _, rate in found}) > 1:
+        return f"{most:.1%} accuracy after {cell.rounds} rounds, best rate {best:g}"
+    accuracy = f"{100 * least:.1f}–{most:.1%}" if len(found) > 1 else f"{most:.1%}"
+    return f"{accuracy} accuracy after {cell.rounds} rounds ({len(found)} trainings)"
