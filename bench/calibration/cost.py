@@ -2,7 +2,16 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from bench.calibration.measure import TUNING, Federation, Question, at, reading_cells, trained_readings, training_cells
+from bench.calibration.measure import (
+    TUNING,
+    Federation,
+    Question,
+    at,
+    declared_class,
+    reading_cells,
+    trained_readings,
+    training_cells,
+)
 from bench.calibration.run import Listener
 from bench.calibration.score import SCORED
 from bench.calibration.trainings import FINALISTS, SHORT
@@ -11,7 +20,6 @@ from bench.matrix.expand import FactsOf, PlannedCell
 from bench.matrix.read import Matrix
 from bench.record.schema import Record
 from bench.record.tradeoff import Row
-from bench.registry import entries as registry
 
 # least and most strengths of the shipped families that reach a level: in the first round, at trained weights, scored
 _STRENGTHS: Mapping[Question, tuple[tuple[int, int, int], tuple[int, int, int]]] = {
@@ -86,7 +94,7 @@ def estimated(
     - `facts`: function that returns a data set's properties.
     - `seconds`: function that returns the expected run time of a cell on a core.
     - `workers`: number of processes."""
-    has_strength = registry.load("defenses", defense.name).strength is not None
+    has_strength = declared_class(defense.name).strength is not None
     middle = at(defense, 0.5 if has_strength else None)
 
     def of(cells: Iterable[PlannedCell]) -> float:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from bench.answer.victims import HALVES
 from bench.calibration.curve import Counts
 from bench.cell import AttackCell, CheckpointWeights, Entry, Federated
+from bench.defenses.base import Defense
 from bench.defenses.strength import at_strength
 from bench.matrix.expand import FactsOf, PlannedCell, expand
 from bench.matrix.read import Combination, Matrix
@@ -104,10 +105,16 @@ def at(defense: Entry, position: float | None) -> Entry:
     return Entry(name=defense.name, params=values(at_strength(registry.of("defenses", defense), position)))
 
 
+def declared_class(name: str) -> type[Defense]:
+    """Return the registered class of the defense with this `name`."""
+    found: type[Defense] = registry.load("defenses", name)
+    return found
+
+
 def typed(defense: Entry) -> str:
     """Return `defense` (a name with parameters) as typed after `--defense`, such as `gaussian:variance=0.03`, without
     parameters at their default. The strength parameter comes last, with four digits."""
-    entry = registry.load("defenses", defense.name)
+    entry = declared_class(defense.name)
     declared = {each.name: each.default for each in parameters(entry)}
     params = [(key, value) for key, value in defense.params.items() if declared.get(key) != value]
     if entry.strength is not None:
@@ -126,7 +133,7 @@ def listed(defenses: Iterable[Entry]) -> str:
         strengths.setdefault(each.name, set()).add(typed(each))
     return ", ".join(
         name
-        if registry.load("defenses", name).strength is None
+        if declared_class(name).strength is None
         else f"{len(each)} strength{'s' if len(each) > 1 else ''} of {name}"
         for name, each in strengths.items()
     )

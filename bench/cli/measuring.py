@@ -5,7 +5,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from bench.calibration.measure import accuracy_of, counts_of, missing_figure, typed
+from bench.calibration.measure import Question, accuracy_of, counts_of, missing_figure, typed
 from bench.cell import AnyCell, AttackCell, CheckpointWeights, TrainingCell
 from bench.cli.watching import Screen
 from bench.cli.words import duration
@@ -61,7 +61,7 @@ def line(records: Sequence[Record]) -> str:
         return f"{name}: {missing}"
     if isinstance(cell, TrainingCell):
         return f"{name}: {_trained(cell, records)}"
-    question = "named" if cell.grants.gallery else "reconstructed"
+    question: Question = "named" if cell.grants.gallery else "reconstructed"
     counts = counts_of(0.0, records, question)
     leaked = "no figure" if counts is None else f"{share(counts.share).replace(' ', '')} {question}"
     of = "" if counts is None else f" (of {sum(counts.readings)})"

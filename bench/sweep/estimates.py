@@ -1,11 +1,11 @@
 """Run-time estimates for cells: a rough formula, corrected by measured times of similar cells on this machine."""
 
+import math
 import statistics
 import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from math import prod
 
 from bench.cell import AnyCell, TrainingCell
 from bench.matrix.feasible import examples
@@ -31,10 +31,10 @@ def formula(cell: AnyCell, shape: tuple[int, ...]) -> float:
     attack = registry.load("attacks", cell.attack.name)
     if not getattr(attack, "iterative", True):
         # simulations take time; so does each reading with many candidates, whose gradients are a part of the time
-        per_reading = float(getattr(attack, "reading_seconds", 0.0)) * max(1.0, work) ** 0.5
+        per_reading = float(getattr(attack, "reading_seconds", 0.0)) * math.sqrt(max(1.0, work))
         return (20.0 if cell.knowledge == "black-box" else 0.2) + cell.readings * per_reading
     count = examples(cell)
-    size = float(max(0.1, (count * prod(shape) / 784) ** 0.9))
+    size = float(max(0.1, (count * math.prod(shape) / 784) ** 0.9))
     return 0.2 + cell.readings * cell.evaluations * 0.0005 * size * work
 
 
