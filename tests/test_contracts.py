@@ -57,6 +57,7 @@ LATER = dict.fromkeys(
     (
         "adaclip",
         "cldp",
+        "cp-sgd",
         "fed-alpha-cdp",
         "fed-cdp",
         "ldp-fl",
