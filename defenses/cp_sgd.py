@@ -15,9 +15,9 @@ from bench.parameters import parameter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpSgd(Defense):
-    """Clip a client's update to norm D, limit each coordinate to ±r, round the coordinate at random to one of k values
-    from -r to r, and add q·(Binomial(m, 1/2) - m/2), with the distance q of two values. A server that reads only the
-    sum of K clients sees noise with K·m coin flips on each coordinate.
+    """Clip a client's update to norm D, limit each coordinate to ±r, round the coordinate at random to k values from
+    -r to r, and add q·(Binomial(m, 1/2) - m/2), with the values' distance q. The sum over K clients has noise with K·m
+    coin flips on each coordinate.
 
     ε of a round is the paper's theorem 1 for this sum, with bounds on the change of a rounded vector derived here
     (`bench.defenses.accounting.binomial`). Departures: the random rotation before the rounding is left out, and r is a
@@ -53,8 +53,8 @@ class CpSgd(Defense):
 
     def epsilon(self, setting: Setting, delta: float = DELTA) -> float | None:
         """Return ε at δ = `delta` for a replaced client in the sum over a round's clients, by the paper's theorem 1.
-        `setting`: the federated setting, with public weights that give the number of coordinates. None without these,
-        or if the round has too few coin flips for the theorem."""
+        `setting`: the federated setting, with public weights (the number of coordinates). None without these weights,
+        or with too few coin flips for the theorem."""
         if setting.public is None:
             return None
         size = sum(value.numel() for value in setting.public.weights.values())

@@ -26,10 +26,10 @@ def epsilon(flips: int, coordinates: int, changes: tuple[float, float, float], d
 
 
 def changes(distance: float, spacing: float, coordinates: int, largest: float, delta: float) -> tuple[float, ...]:
-    """Return bounds (Δ₁, Δ₂, Δ∞) on the change of a randomly rounded vector, which hold together except with
-    probability `delta`, for rounding with common random numbers. A coordinate that moves by t grid units then changes
-    by ⌊t⌋ or ⌊t⌋ + 1, with mean t; both bounds on sums follow from Bernstein's inequality with variance at most
-    min(Σt, d/4), and no bound exceeds a step per coordinate.
+    """Return bounds (Δ₁, Δ₂, Δ∞) on the change of a randomly rounded vector, together valid except with probability
+    `delta`, for rounding with common random numbers. A coordinate moved by t grid units changes by ⌊t⌋ or ⌊t⌋ + 1, with
+    mean t; both bounds on sums follow from Bernstein's inequality with variance at most min(Σt, d/4). No bound exceeds
+    a step per coordinate.
 
     - `distance`: L2 distance of the two vectors; `spacing`: the grid's unit.
     - `coordinates`: d; `largest`: largest move of a coordinate, in the unit of the vectors."""

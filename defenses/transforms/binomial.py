@@ -17,9 +17,9 @@ _IMPOSSIBLE = -1e6  # log probability of an index without mass: candidates stay 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BinomialNoise(Transform):
-    """Limit each coordinate x to ±r, round x at random to an adjacent one of k equally spaced values from -r to r,
-    without bias, and add q·(b - m/2). b is Binomial(m, 1/2), q = 2r/(k - 1) the distance of two values; coordinates are
-    independent."""
+    """Limit each coordinate x to ±r, round x at random, without bias, to the next lower or higher of k equally spaced
+    values from -r to r, and add q·(b - m/2). b is Binomial(m, 1/2), q = 2r/(k - 1) the distance of two values;
+    coordinates are independent."""
 
     random: ClassVar[bool] = True
 
@@ -57,7 +57,7 @@ class BinomialNoise(Transform):
         return {name: value.clamp(-self.radius, self.radius) for name, value in tensors.items()}, state
 
     def noise(self, context: Context, state: State) -> AddedNoise:
-        """Return the noise that attackers assume: the largest variance of a coordinate, q²(m + 1)/4. `context` and
+        """Return the noise for attackers: the largest variance of a coordinate, q²(m + 1)/4. `context` and
         `state` are not used."""
         return AddedNoise(variance=self.spacing**2 * (self.trials + 1) / 4, bound=True)
 
