@@ -1,6 +1,7 @@
 """Recover texts from a transformer's gradients, by their row spaces."""
 
 import copy
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ from bench.gradients import group_gradients, one_hot
 from bench.kinds.texts import PAD
 from bench.parameters import parameter
 from bench.rng import Key
-from bench.trip import Budget, Reading, Reconstruction, Status, Tensors
+from bench.trip import Budget, Reading, Reconstruction, Status, StepRule, Tensors
 
 _ROUNDING = 1e-7  # of the largest singular value: rounding of float32 sums
 _MEMBER = 1e-4  # share of a vector's length outside the row space: rounding, if the vector belongs to it
@@ -61,8 +62,12 @@ class TokenSpan(Attack):
       independent. Dependent texts are certain.
     - A causal model (language models): vectors depend on earlier tokens only, so texts grow token by token, and the
       longest ones whose vectors all lie in the row space are certain.
-    - Several local steps: the update is taken as a gradient at the given weights. That is exact for the first step,
-      whose texts can be certain, and right to first order in the rate for later steps.
+    - Several local steps (plain SGD of a single client): the first step's gradient is at the given weights w, so its
+      texts can be certain. Their gradient g_0 gives the next step's weights w - η g_0, at which the next step's texts
+      can be certain, and so on. Texts of later steps are off the row space by the movement of their vectors h. Over L
+      steps with the mean gradient ḡ, a vector moves by η (L - 1) ‖(∂h/∂w) ḡ‖ / ‖h‖ of its length, to first order. This
+      is the tolerance of the first test if a step's texts are not all certain: the difference between h at w and at w -
+      η L ḡ, times (L - 1) / L. With momentum, weight decay, schedules or several clients, only this tolerance is used.
     - A certain text's gradient is subtracted from the reading. The row spaces then hold the other texts only.
 
     Departures from DAGER: the search for texts is ours, in place of an enumeration; half of its starts are drawn by a
@@ -111,28 +116,22 @@ class TokenSpan(Attack):
             return _Result(texts=nothing, loss=float("nan"), certain=0.0, status="nan")
         public = reading.public_inputs.cpu()
         language = Language.of(public, net.tokens) if len(public.unique(dim=0)) >= _LEARNED else None
-        left = _Left(net=net, sent=gradients, rest=gradients, count=count, classes=reading.classes)
-        search = left.search(language)
-        certain, others = _by_tokens(left, search) if net.causal else ({}, {})
-        start, failed = 0, 0
-        while not (certain and net.causal) and failed < self.starts * count and search.possible:
-            draws = [key.generator("start", index, 0, start + number) for number in range(_STARTS)]
-            start += _STARTS
-            ends = search.improve(draws, set(certain))
-            others |= {text: loss for text, loss in ends.items() if text not in certain}
-            if not search.whole.null.shape[1]:
-                break  # all texts are equally near
-            new = {text: loss for text, loss in others.items() if loss <= _EXACT}
-            new |= search.dependent(sorted(others, key=lambda text: others[text]))
-            if not new or net.causal:  # a beginning of a right text passes the same tests
-                failed += _STARTS
-                continue
-            certain |= new
-            if len(certain) >= count:
-                break
-            left = left.without(search, certain)
-            search = left.search(language)
-            others = search.losses([text for text in others if text not in new])
+        left = _Left(
+            net=net,
+            first=net,
+            sent=gradients,
+            rest=gradients,
+            count=count,
+            classes=reading.classes,
+            steps=reading.steps,
+            rate=reading.rate,
+            ends=_ends(reading),
+        )
+        draws = (key.generator("start", index, 0, start) for start in itertools.count())
+        left, certain, others = self._searched(left, language, draws, {}, {})
+        if left.steps > 1 and len(certain) < count:
+            left = replace(left, drifted=True)
+            left, certain, others = self._searched(left, language, draws, certain, others)
         ranked = [*sorted(certain, key=lambda text: certain[text]), *sorted(others, key=lambda text: others[text])]
         best = ranked[:count]
         texts = torch.tensor(best, dtype=torch.float64).reshape(-1, *reading.shape)
@@ -143,29 +142,75 @@ class TokenSpan(Attack):
             certain=min(len(certain), count) / count,
         )
 
+    def _searched(
+        self,
+        left: "_Left",
+        language: Language | None,
+        draws: Iterator[np.random.Generator],
+        certain: "_Texts",
+        others: "_Texts",
+    ) -> tuple["_Left", "_Texts", "_Texts"]:
+        """Search for the texts behind the rest of a reading, `left`. Return the rest without the certain texts, all
+        certain texts, and the others.
+
+        - `language`: a language model for starts; None: uniform starts only.
+        - `draws`: a generator for each start.
+        - `certain`, `others`: texts from earlier searches."""
+        search, failed = left.search(language), 0
+        if left.net.causal:
+            left, search, certain, others = _by_tokens(left, search, certain, others)
+        while not (certain and left.net.causal) and failed < self.starts * left.count and search.possible:
+            ends = search.improve(list(itertools.islice(draws, _STARTS)), set(certain))
+            others |= {text: loss for text, loss in ends.items() if text not in certain}
+            if not search.whole.null.shape[1]:
+                break  # all texts are equally near
+            new = {text: loss for text, loss in others.items() if loss <= _EXACT}
+            new |= search.dependent(sorted(others, key=lambda text: others[text]))
+            if not new or left.net.causal:  # a beginning of a right text passes the same tests
+                failed += _STARTS
+                continue
+            certain = certain | new
+            if len(certain) >= left.count:
+                break
+            left, search = left.beyond(search, certain, language)
+            others = search.losses([text for text in others if text not in new])
+        return left, certain, others
+
 
 _Texts = dict[tuple[int, ...], float]  # token ids → loss
 
 
-def _by_tokens(left: "_Left", search: "_Search") -> tuple[_Texts, _Texts]:
+def _ends(reading: Reading) -> frozenset[int]:
+    """Return the numbers of texts after which a further local step begins, if the weights of this step follow from the
+    gradients of earlier texts; otherwise an empty set."""
+    plain = reading.senders == 1 and not reading.ragged and not reading.momentum and not reading.weight_decay
+    if not plain or reading.rule not in (None, StepRule()):
+        return frozenset()
+    return frozenset(itertools.accumulate(reading.batches[:-1]))
+
+
+def _by_tokens(
+    left: "_Left", search: "_Search", certain: _Texts, others: _Texts
+) -> tuple["_Left", "_Search", _Texts, _Texts]:
     """Find texts token by token, for a model whose vectors depend on earlier tokens only, and subtract the gradients of
-    recovered texts until no new text comes. Return the certain texts and the others. A text is certain if its vectors
-    leave the row space with the gradient, and all texts are certain if the reading is used up."""
-    certain, others = _Texts(), _Texts()
+    recovered texts until no new text comes. Return the rest, a search in the rest, the certain texts and the others. A
+    text is certain if its vectors leave the row space with the gradient, and all texts are certain if the reading is
+    used up. `certain` and `others` are texts from earlier searches."""
     while len(left.gone) < left.count:
         found, extended = search.grown({*certain, *others})
-        after = left.without(search, sorted(found, key=lambda text: found[text])[: left.count - len(left.gone)])
+        after = left.without(search, sorted(found, key=lambda text: found[text])[: left.room])
         new = {text: found[text] for text in after.gone - left.gone}
-        others |= {text: loss for text, loss in found.items() if text not in new and text in after.kept}
+        others = others | {text: loss for text, loss in found.items() if text not in new and text in after.kept}
         if not new:
             break
         exact = {text: loss for text, loss in new.items() if loss <= _EXACT and not extended}
-        certain, others = certain | exact, others | {text: loss for text, loss in new.items() if text not in exact}
-        left = replace(after, kept=())
+        certain = certain | exact
+        others = others | {text: loss for text, loss in new.items() if text not in exact}
+        left = replace(after, kept=()).advanced()
         search = left.search(None)
     if len(left.gone) == left.count and left.remains() <= _NOTHING:
-        return {text: (certain | others)[text] for text in left.gone}, {}
-    return certain, others
+        return left, search, {text: (certain | others)[text] for text in left.gone}, {}
+    return left, search, certain, others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,17 +225,44 @@ class _Result:
 class _Left:
     """A gradient's information about unknown texts."""
 
-    net: "_Net"
+    net: "_Net"  # at the weights of the local step whose texts are unknown
+    first: "_Net"  # at the reading's weights
     sent: Tensors  # the reading, name → (*shape)
     rest: Tensors  # the reading without the gradients of known texts
     count: int  # examples behind the reading
     classes: int
     gone: frozenset[tuple[int, ...]] = frozenset()  # known texts, whose gradients are subtracted
     kept: tuple[tuple[int, ...], ...] = ()  # known texts whose gradients could not be subtracted
+    steps: int = 1  # local steps behind the reading
+    rate: float = 0.0  # learning rate of these steps
+    ends: frozenset[int] = frozenset()  # numbers of known texts at which the next step's weights follow
+    drifted: bool = False  # the first test has a tolerance for texts of later steps
 
     @property
     def limit(self) -> int:
         return (self.count - len(self.gone)) * self.net.positions
+
+    @property
+    def room(self) -> int:
+        """Largest number of texts to subtract at these weights: the unknown texts of this local step."""
+        return min(end for end in (*self.ends, self.count) if end > len(self.gone)) - len(self.gone)
+
+    def advanced(self) -> "_Left":
+        """Return the same reading at the weights of the next local step, if all texts of this step are known."""
+        if len(self.gone) not in self.ends:
+            return self
+        known = {name: value - self.rest[name] for name, value in self.sent.items()}
+        return replace(self, net=self.first.moved(known, self.steps * self.rate))
+
+    def tolerances(self, path: str, texts: Tensor, inputs: Tensor) -> Tensor:
+        """Return how far the input vectors of the layer at `path` may be off the row space for the `texts` (text,
+        position), as these vectors move in later local steps: a distance (text, position). `inputs` (text, position,
+        value + 1) are the vectors at the present weights."""
+        later = self.steps - sum(end <= len(self.gone) for end in self.ends)
+        if not self.drifted or later < 2:
+            return inputs.new_zeros(inputs.shape[:-1])
+        last = self.first.moved(self.sent, self.steps * self.rate)
+        return (1 - 1 / later) * (last.inputs(path, texts) - inputs).norm(dim=-1)
 
     def remains(self) -> float:
         """Return the length of the rest, relative to the reading's."""
@@ -203,6 +275,18 @@ class _Left:
         candidates = _candidates(self, whole)
         search = _Search(self.net, whole, candidates, language)
         return search if not self.kept else _Search(self.net, search.with_known(self.kept), candidates, language)
+
+    def beyond(self, search: "_Search", certain: _Texts, language: Language | None) -> tuple["_Left", "_Search"]:
+        """Subtract the gradients of the `certain` texts, the nearest to the row space first, local step by local step.
+        Return the rest and a search in the rest. `search` is the present search; `language` is as for `search`."""
+        left = self
+        while True:
+            waiting = sorted(certain.keys() - left.gone, key=lambda text: certain[text])
+            after = left.without(search, waiting[: left.room])
+            left = after.advanced()
+            search = left.search(language)
+            if left is after or not certain.keys() - left.gone:
+                return left, search
 
     def without(self, search: "_Search", certain: Iterable[tuple[int, ...]]) -> "_Left":
         """Subtract the gradients of `certain` texts. A label and the weight 1 / examples are right if the text's
@@ -305,6 +389,13 @@ class _Net:
         finally:
             handle.remove()
         return torch.cat([kept[0], kept[0].new_ones(*kept[0].shape[:-1], 1)], -1)
+
+    def moved(self, gradient: Tensors, rate: float) -> "_Net":
+        """Return a copy at the weights after a step by the `gradient`, name → (*shape), with the learning `rate`."""
+        weights = {name: value - rate * gradient[name] for name, value in self.weights.items()}
+        model = copy.deepcopy(self.model)
+        model.load_state_dict(weights, strict=False)
+        return replace(self, model=model, weights=weights, table=weights.get(f"{self.embedding}.weight", self.table))
 
     def single_precision(self) -> "_Net":
         """Return a copy whose vectors have single precision."""
@@ -457,9 +548,13 @@ class _Outside:
     def parts(self, inputs: Tensor) -> Tensor:
         """Return each vector's part outside the row space, in units equal to the vector's length: (vector, outside).
         `inputs` (vector, value + 1) are the vectors."""
-        used = inputs[:, : len(self.null)]
-        length = used.square().sum(1) - (used @ self.idle).square().sum(1)
-        return (used @ self.null) / length.sqrt()[:, None]
+        return (inputs[:, : len(self.null)] @ self.null) / self.lengths(inputs).sqrt()[:, None]
+
+    def lengths(self, inputs: Tensor) -> Tensor:
+        """Return each vector's squared length in the directions in which inputs differ, (...,). `inputs` (..., value +
+        1) are the vectors."""
+        used = inputs[..., : len(self.null)]
+        return used.square().sum(-1) - (used @ self.idle).square().sum(-1)
 
     def with_known(self, inputs: Tensor) -> "_Outside":
         """Return the directions outside the row space and outside known texts' vectors `inputs` (vector, value + 1).
@@ -474,9 +569,7 @@ class _Outside:
     def squares(self, inputs: Tensor) -> Tensor:
         """Return the share of each vector's squared length that is outside the gradient's row space: (...,); 1 if
         the row space holds every vector. `inputs` (..., value + 1) are the vectors."""
-        used = inputs[..., : len(self.null)]
-        length = used.square().sum(-1) - (used @ self.idle).square().sum(-1)
-        outside = (used @ self.null).square().sum(-1) / length
+        outside = (inputs[..., : len(self.null)] @ self.null).square().sum(-1) / self.lengths(inputs)
         return outside if self.null.shape[1] else outside + 1
 
 
@@ -495,17 +588,19 @@ def _candidates(left: _Left, whole: "_Outside") -> Tensor:
     nearest = inside
     spaces = [_Outside.of(net, paths, left, left.limit) for paths in _seen(net.single, left.rest)]
     for space in reversed(spaces or [whole]):
-        with torch.no_grad():
-            squares = torch.cat(
-                [
-                    space.squares(net.inputs(space.path, part[:, None].expand(-1, net.positions)))
-                    for part in ids.split(_CHUNK)
-                ]
-            )
-        members = inside & (squares <= _MEMBER**2)
+        squares, tolerances = [], []
+        for part in ids.split(_CHUNK):
+            texts = part[:, None].expand(-1, net.positions)
+            with torch.no_grad():
+                inputs = net.inputs(space.path, texts)
+                squares.append(space.squares(inputs))
+                moved = left.tolerances(space.path, texts, inputs)
+            tolerances.append(_MEMBER + moved / space.lengths(inputs).sqrt())
+        far = torch.cat(squares)
+        members = inside & (far <= torch.cat(tolerances).square())
         if space.exact and members[:, 0].any():
             inside, exact = members, True
-        closest = squares.topk(min(2 * count, len(squares)), 0, largest=False).indices
+        closest = far.topk(min(2 * count, len(far)), 0, largest=False).indices
         nearest = torch.zeros_like(inside).scatter_(0, closest, True)  # at last, of the widest vectors
     result[allowed] = inside if exact else nearest
     return result
@@ -573,6 +668,8 @@ class _Search:
         The values are losses, as of the method `loss`.
 
         - `ranked`: found texts (token ids), the most probable first; as many are compared as fit."""
+        if not ranked:
+            return {}
         whole, texts = self.whole, torch.tensor(ranked)
         fits = int(((texts != PAD).sum(1).cumsum(0) <= whole.null.shape[1] - _SPARE).sum()) if whole.exact else 0
         texts = texts[:fits]

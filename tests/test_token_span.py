@@ -67,22 +67,43 @@ def test_a_language_models_texts_grow_token_by_token(width: int, rows: list[list
     assert result.certificate is not None and result.certificate.tolist() == [1]
 
 
-def test_local_steps_are_read_to_first_order() -> None:
-    """Both texts come back; the first step's is certain."""
-    rate = 0.01
-    model = api.build("tiny-transformer", shape=(12,), classes=2, params={"tokens": 40, "width": 64}).double()
-    sentences, labels = ids([[4, 17, 2, 9], [6, 2, 31, 8, 5]]), torch.tensor([0, 1])
+def after_steps(sentences: Tensor, *, rate: float, entry: str = "tiny-transformer") -> Reading:
+    """An update of a local step for each sentence, in double precision."""
+    model = api.build(entry, shape=(12,), classes=2, params={"tokens": 40, "width": 64}).double()
     before = {name: value.detach().clone() for name, value in model.named_parameters()}
-    for row in range(2):
-        loss = nn.functional.cross_entropy(model(sentences[row : row + 1]), labels[row : row + 1])
-        for value, slope in zip(model.parameters(), torch.autograd.grad(loss, list(model.parameters())), strict=True):
-            value.data -= rate * slope
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+    for row, sentence in enumerate(sentences):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(sentence[None]), torch.tensor([row % 2])).backward()
+        optimizer.step()
     after = {name: value.detach().clone() for name, value in model.named_parameters()}
+    local = api.SGD(lr=rate, batch=1, steps=len(sentences))
     how: dict[str, Any] = {"shape": (12,), "classes": 2, "kind": "text", "public": ids([[1, 2, 3]])}
-    local = api.SGD(lr=rate, batch=1, steps=2)
-    result = attacked(api.reading(before=before, after=after, model=model, local=local, **how), starts=4)
-    assert right(sentences[None], result) == [2]
-    assert result.certificate is not None and result.certificate.tolist() == [0.5]
+    return api.reading(before=before, after=after, model=model, local=local, **how)
+
+
+@pytest.mark.parametrize(
+    ("entry", "rate"), [("tiny-transformer", 0.01), ("tiny-transformer", 1.0), ("tiny-language-model", 1.0)]
+)
+def test_known_texts_give_the_weights_of_the_next_local_step(entry: str, rate: float) -> None:
+    sentences = ids([[4, 17, 2, 9], [6, 2, 31, 8, 5], [4, 8, 17]])
+    result = attacked(after_steps(sentences, rate=rate, entry=entry), starts=2)
+    assert right(sentences[None], result) == [3]
+    assert result.certificate is not None and result.certificate.tolist() == [1]
+
+
+def test_the_tolerance_admits_tokens_of_later_local_steps() -> None:
+    """Without the weights of a later step, its vectors are off the row space by as much as they have moved."""
+    sentences = ids([[4, 17, 2, 9], [6, 2, 31, 8, 5]])
+    reading = after_steps(sentences, rate=1.0)
+    net = token_span._Net.of(reading)
+    assert net is not None
+    sent = {name: value[0, 0] / 2 for name, value in reading.values.items()}
+    left = token_span._Left(net=net, first=net, sent=sent, rest=sent, count=2, classes=2, steps=2, rate=1.0)
+    exact, tolerant = (replace(left, drifted=drifted).search(None) for drifted in (False, True))
+    assert [bool(exact._candidates[token, place]) for place, token in enumerate([4, 17, 2, 9])] == [True] * 4
+    assert [bool(exact._candidates[token, place]) for place, token in enumerate([6, 2, 31, 8, 5])] == [False] * 5
+    assert all(bool(tolerant._candidates[token, place]) for place, token in enumerate([6, 2, 31, 8, 5]))
 
 
 class ByKeyword(nn.Module):
@@ -152,7 +173,7 @@ def test_right_texts_are_dependent_and_their_gradients_are_subtracted() -> None:
     net = token_span._Net.of(reading)
     assert net is not None
     sent = {name: value[0, 0].double() for name, value in reading.values.items()}
-    left = token_span._Left(net=net, sent=sent, rest=sent, count=5, classes=2)
+    left = token_span._Left(net=net, first=net, sent=sent, rest=sent, count=5, classes=2)
     search = left.search(None)
     assert search.whole.rank < 40 and max(search.losses([first, second]).values()) > 1e-6
     assert set(search.dependent([first, wrong, second])) == {first, second}
