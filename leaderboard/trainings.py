@@ -39,6 +39,8 @@ class TrainingRow:
     """Lowest final accuracy over the seeds."""
     most: float | None
     """Highest final accuracy over the seeds."""
+    perplexity: float | None
+    """Median final perplexity over seeds; None for classifiers."""
     diverged: int
     """Number of trainings that diverged (weights no longer finite)."""
     rounds: int | None
@@ -141,6 +143,7 @@ def _row(key: tuple[str, ...], records: Sequence[Record], published: Sequence[Pu
         accuracy=middle(accuracies),
         least=min(accuracies, default=None),
         most=max(accuracies, default=None),
+        perplexity=middle(result.perplexity for result in results),
         diverged=sum(result.diverged for result in results),
         rounds=int(median(result.rounds for result in results)) if results else None,
         epsilon=privacy.epsilon,

@@ -87,6 +87,8 @@ def _training(cell: TrainingCell, record: schema.Record) -> Iterator[Line]:
         return
     diverged = "; it diverged, which counts as 0" if result.diverged else ""
     yield "accuracy", f"{share(result.accuracy, 1)} on {cell.test_examples} test examples at most{diverged}"
+    if result.perplexity is not None:
+        yield "perplexity", f"{number(result.perplexity)} on the next tokens of test texts"
     yield "curve", f"{sparkline([value for _, value in result.curve])}  0 to 100 %"
     yield from (("", f"round {round_:>4}  {share(value, 1)}") for round_, value in result.curve)
     yield from _epsilon(result.privacy)

@@ -27,6 +27,7 @@ from bench.federated.pipeline import server_step
 from bench.federated.spots import looked_at, spot
 from bench.federated.stacks import Stack
 from bench.federated.stages import DrawKey, Stages
+from bench.kinds.texts import lengths
 from bench.points import UPDATE_STAGES, Stage
 from bench.record.checkpoints import outside_precision
 from bench.record.schema import Spot
@@ -282,14 +283,17 @@ def accuracy(model: nn.Module, weights: Tensors, test: Split, examples: int, inp
 
 
 def perplexity(model: nn.Module, weights: Tensors, test: Split, examples: int) -> float | None:
-    """Return a language model's perplexity: exp of the mean over test texts of a text's mean loss. None for a
-    classifier.
+    """Return a language model's perplexity on test texts: exp of the mean cross entropy (natural logarithm) over all
+    their next tokens, each text's end included. 1 means certain and right; equal chances for all tokens give the
+    vocabulary's size. None for a classifier.
 
-    - `model`: computes the losses, with `weights` (name → (*shape)) instead of its own parameters.
+    - `model`: computes each text's mean loss, with `weights` (name → (*shape)) instead of its own parameters.
     - `test`: the test split; only its first `examples` texts are used."""
     if not predicts_tokens(model):
         return None
-    return float(_outputs(model, weights, test, examples, None)[0][:, 0].double().mean().exp())
+    losses = _outputs(model, weights, test, examples, None)[0][:, 0].double().cpu()
+    tokens = torch.from_numpy(lengths(test.floats(slice(0, len(losses))))).double()
+    return float((losses @ tokens / tokens.sum()).exp())
 
 
 def _outputs(

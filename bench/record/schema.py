@@ -444,7 +444,8 @@ class TrainingResult(_Strict):
     curve: tuple[tuple[int, float], ...]
     """Test accuracy by round: (round, accuracy)."""
     perplexity: Annotated[float | None, _UNLESS_NONE] = None
-    """A language model's perplexity on the test texts after the last round; None: a classifier, or diverged."""
+    """A language model's perplexity after the last round: exp of the mean cross entropy (natural logarithm) over the
+    next tokens of the test texts, at least 1; None: a classifier, or diverged."""
     rounds: int
     """Number of finished rounds."""
     diverged: bool

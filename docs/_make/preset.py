@@ -83,6 +83,7 @@ def _trainings(rows: Sequence[TrainingRow]) -> str:
         ("defense", lambda row: names[row.defense], None),
         ("ends", lambda row: row.length, None),
         ("accuracy", _accuracy, ("accuracy", ".3f")),
+        ("perplexity", lambda row: formatted(row.perplexity, ".1f"), None),
         ("rounds", lambda row: formatted(row.rounds, "d"), ("rounds", "g")),
         ("ε, valid", lambda row: formatted(row.epsilon, ".3g"), None),
         ("ε, as the paper counts", lambda row: formatted(row.epsilon_paper, ".3g"), ("epsilon", ".3f")),
