@@ -262,7 +262,8 @@ class _Left:
         if not self.drifted or later < 2:
             return inputs.new_zeros(inputs.shape[:-1])
         last = self.first.moved(self.sent, self.steps * self.rate)
-        return (1 - 1 / later) * torch.linalg.vector_norm(last.inputs(path, texts) - inputs, dim=-1)
+        moved: Tensor = torch.linalg.vector_norm(last.inputs(path, texts) - inputs, dim=-1)
+        return (1 - 1 / later) * moved
 
     def remains(self) -> float:
         """Return the length of the rest, relative to the reading's."""
