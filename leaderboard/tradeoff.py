@@ -8,14 +8,14 @@ from bench.leaderboard.forms.numbers import NONE, epsilon
 from bench.record.groups import grouped
 from bench.record.tradeoff import LEVELS, NAMED, PROVED, PROVED_ALL, RECONSTRUCTED, AtLevel, Row, Tradeoff
 
-# name on the command line → (interception point, meaning)
+# name on the command line → (interception point, meaning), in the order of boards and pages
 LISTENERS = {
-    "inside": ("type-2", "inside the client: the gradient of one example"),
-    "client": ("type-1", "the update that leaves the client"),
     "server": ("type-0", "the update at the server"),
     "mean": ("aggregate", "the mean of the clients of a round"),
+    "client": ("type-1", "the update that leaves the client"),
+    "inside": ("type-2", "inside the client: the gradient of one example"),
 }
-READING = "ε of a reading: stated / valid / audited ≥"  # a column's head
+READING = "reading's ε: stated / valid / audited ≥"  # a column's head
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,12 +179,24 @@ def _reason(row: Row, level: str) -> str | None:
 def proof(tradeoff: Tradeoff, row: Row, level: str = PROVED) -> str:
     """Format the proved protection of a defense family (a defense at all its strengths) for a table: the weakest
     strength at which ε proves L1 (named examples at most 5 percentage points above chance), and the share of the
-    undefended accuracy kept at this strength, such as `✓ 1.3, 94%`; a dash if no strength proves L1.
+    undefended accuracy kept at this strength, such as `✓ sigma=1.3, 94%`. A dash if no strength proves L1; a dash with
+    `trains no model` if the accuracy at this strength is not useful (`Tradeoff.useful`).
 
     - `tradeoff`: accuracy and leakage of each family; `row`: the family's figures.
     - `level`: "proved" counts a single reading (observed update) of a client, "proved-all" all readings."""
     at = row.at(level)
-    return "–" if at is None else f"✓ {at.value:.3g}, {tradeoff.kept(row, at):.0%}"
+    if at is None:
+        return NONE
+    if not tradeoff.useful(row, at):
+        return f"{NONE} (trains no model)"
+    return f"✓ {row.parameter}={at.value:.3g}, {tradeoff.kept(row, at):.0%}"
+
+
+def undefended(tradeoff: Tradeoff, dataset: str, model: str) -> str:
+    """Format the mean test accuracy without a defense, such as `96.6%`.
+
+    - `tradeoff`: accuracy and leakage of each defense; `dataset`, `model`: names of the data set and the model."""
+    return f"{tradeoff.undefended_mean(dataset, model):.1%}"
 
 
 def ceilings(row: Row, at: AtLevel) -> str:

@@ -288,7 +288,7 @@ def test_attacks_rank_by_what_they_get_of_all_examples() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(0.974, "0.97"), (1.26, "1.3"), (423.4, "423"), (268520.0, "3e5"), (None, "–")]
+    ("value", "text"), [(0.974, "0.97"), (1.26, "1.3"), (99.6, "100"), (423.4, "423"), (268520.0, "3e5"), (None, "–")]
 )
 def test_an_epsilon_is_short(value: float | None, text: str) -> None:
     assert numbers.epsilon(value) == text

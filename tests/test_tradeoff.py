@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from _make.tradeoff import area, capability
+from _make.tradeoff import area, capability, opening, page
 from click.testing import CliRunner
 from tests.command import in_this_process
 
@@ -28,6 +28,7 @@ from bench.leaderboard.tradeoff import (
     findings,
     levels_of,
     listener_of,
+    proof,
     reason,
     setting,
     standings,
@@ -147,7 +148,7 @@ def test_a_listener_sees_families_that_change_its_reading() -> None:
     assert {each.row.family for each in ranked("type-1")} == {each.row.family for each in ranked("type-0")}
     assert not standings(BOARD, "type-2")
     assert listener_of("server") == "type-0"
-    with pytest.raises(BenchError, match="--listener moon: there are inside, client, server, mean"):
+    with pytest.raises(BenchError, match="--listener moon: there are server, mean, client, inside"):
         listener_of("moon")
 
 
@@ -365,6 +366,21 @@ def test_an_own_row_replaces_the_shipped_row_of_the_same_family() -> None:
     both = joined([BOARD, dataclasses.replace(BOARD, rows=(own,))])
     assert len(both.rows) == len(ROWS)
     assert [each for each in both.rows if each.family == "accurate"] == [own]
+
+
+def test_a_proof_names_its_parameter_and_a_useless_proof_is_a_dash() -> None:
+    proved, useless = ROWS[0], ROWS[2]
+    assert proof(BOARD, proved) == "✓ sigma=2.2, 93%" and proof(BOARD, proved, "proved-all") == "–"
+    half = dataclasses.replace(proved.at_levels[-1], level="proved", accuracies=(0.3,))
+    assert proof(BOARD, dataclasses.replace(useless, at_levels=(half,))) == "– (trains no model)"
+
+
+def test_every_board_prints_the_same_undefended_accuracy(tmp_path: Path) -> None:
+    write(tmp_path, BOARD)
+    told = CliRunner().invoke(cli, ["advise", str(tmp_path), "--html", str(tmp_path / "page.html")]).output
+    wanted = "undefended accuracy 96.0%"
+    texts = told, (tmp_path / "page.html").read_text(), opening(BOARD), page(BOARD)
+    assert [wanted in text for text in texts] == [True] * 4
 
 
 def test_advise_prints_a_table_findings_and_json(tmp_path: Path) -> None:

@@ -12,9 +12,10 @@ from bench.audit.result import Audit
 from bench.cell import Entry, Federated
 from bench.contracts.trials import trial_in
 from bench.defenses.base import Defense
-from bench.leaderboard.tradeoff import LISTENERS, setting, standings
+from bench.leaderboard.tradeoff import setting, standings
 from bench.matrix.read import read
 from bench.matrix.typed import entries, split
+from bench.points import POINTS
 from bench.record import audits
 from bench.record.audits import Audited
 from bench.record.tradeoff import NAMED, Tradeoff
@@ -55,7 +56,7 @@ def placed(tradeoff: Tradeoff) -> tuple[Placed, ...]:
     """Return the defenses of `tradeoff` that meet level L1 (at most chance + 5 percentage points of the examples are
     named), each at its calibrated strength."""
     found: dict[tuple[str, str, str], dict[str, None]] = {}
-    for point, _ in LISTENERS.values():
+    for point in POINTS:
         for (dataset, model), ranked in standings(tradeoff, point).items():
             for each in ranked:
                 if (at := each.at.get(NAMED[0])) is not None:

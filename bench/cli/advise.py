@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from bench.leaderboard.tradeoff import Standing
     from bench.record.tradeoff import Tradeoff
 
-_LISTENERS = ("inside", "client", "server", "mean")
+_LISTENERS = ("server", "mean", "client", "inside")
 
 
 @click.command()
@@ -90,7 +90,7 @@ def command(
 
 def listeners(tradeoff: "Tradeoff") -> Iterator[str]:
     """Yield the names of the listeners (attackers at an interception point) against which `tradeoff` has measured a
-    defense family. Possible names, in this order: "inside", "client", "server", "mean". `tradeoff` is a table of
+    defense family. Possible names, in this order: "server", "mean", "client", "inside". `tradeoff` is a table of
     leakage and accuracy for defense families."""
     from bench.leaderboard import tradeoff as board
 
@@ -103,7 +103,7 @@ def show(tradeoff: "Tradeoff", listener: str, level: str, loss: float | None = N
     """Print a table of the ranked defense families for each data set and model of `tradeoff`, then findings in words.
 
     - `tradeoff`: table of leakage and accuracy for defense families, such as the shipped table.
-    - `listener`: the attacker's position: "inside", "client", "server" or "mean".
+    - `listener`: the attacker's position: "server", "mean", "client" or "inside".
     - `level`: "L1" or "L2", bounds on the share of examples that the attacker picks among candidates, or "L3", a bound
       on the share of reconstructed examples.
     - `loss`: largest accuracy loss in percent of the undefended accuracy; None prints all families."""
@@ -112,14 +112,14 @@ def show(tradeoff: "Tradeoff", listener: str, level: str, loss: float | None = N
     point, meaning = board.LISTENERS[listener]
     click.echo(f"listener {listener} ({point}): {meaning}")
     for (dataset, model), ranked in board.standings(tradeoff, point).items():
-        click.echo(f"\n{dataset} · {model}: undefended accuracy {tradeoff.undefended_mean(dataset, model):.1%}")
+        click.echo(f"\n{dataset} · {model}: undefended accuracy {board.undefended(tradeoff, dataset, model)}")
         if level not in board.levels_of(ranked):
             click.echo("reconstructed examples are not measured here")
             continue
         chosen = ranked if loss is None else board.advised(ranked, level, loss)
         if chosen:
             combined = any(level in each.at and each.at[level].all_updates is not None for each in chosen)
-            leaked = f"{board.leakage(level)}, later,{' all updates,' if combined else ''} %"
+            leaked = f"{board.leakage(level)},\nlater,{' all updates,' if combined else ''} %"
             heads = [
                 "rank",
                 f"defense at {level}",
@@ -152,9 +152,8 @@ def show_ranks(own: "Tradeoff") -> None:
     places = {(row.dataset, row.model) for row in own.rows}
     for family in dict.fromkeys(row.family for row in own.rows):
         for dataset, model in sorted(places):
-            click.echo(
-                f"\n{family} on {dataset}, {model}, undefended accuracy {whole.undefended_mean(dataset, model):.1%}"
-            )
+            accuracy = board.undefended(whole, dataset, model)
+            click.echo(f"\n{family} on {dataset}, {model}, undefended accuracy {accuracy}")
             for listener in listeners(own):
                 ranked = board.standings(whole, board.LISTENERS[listener][0]).get((dataset, model), ())
                 if line := board.rank_line(ranked, family):

@@ -27,7 +27,6 @@ from bench.tracking.rows import RowView
 from bench.tracking.store import digest
 from bench.tracking.view import Attached, RunView
 
-_RANKED = ("server", "mean", "client", "inside")  # the order of families follows the first listener that ranks them
 _COLUMNS, _FADED = 8, 0.15  # victims side by side in a picture; contrast of a victim that is not named
 Family = Mapping[str, Standing]  # listener → figures
 
@@ -64,14 +63,14 @@ def _families(tradeoff: Tradeoff, place: tuple[str, str]) -> dict[str, Family]:
         for each in standings(tradeoff, point).get(place, ()):
             families.setdefault(each.row.family, {})[name] = each
 
-    for name in LISTENERS:  # two listeners with the same readings have the same charts
+    for name in reversed(LISTENERS):  # two listeners with the same readings have the same charts
         at = [family for family in families.values() if name in family]
         if all(any(each.row is family[name].row for other, each in family.items() if other != name) for family in at):
             for family in at:
                 del family[name]
 
     def order(item: tuple[str, Family]) -> list[float]:
-        kept = [item[1][name].kept if name in item[1] else {} for name in _RANKED]
+        kept = [item[1][name].kept if name in item[1] else {} for name in LISTENERS]  # the first listener decides
         return [-its.get(level, 0.0) for its in kept for level in LEVELS]
 
     return dict(sorted(families.items(), key=order))

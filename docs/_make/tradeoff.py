@@ -1,7 +1,7 @@
 """README's opening and the page on accuracy at equal leakage, from the shipped trade-off."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from _make.markdown import HEAD, paragraph, table
 from bench.calibration.measure import federations
@@ -23,6 +23,7 @@ from bench.leaderboard.tradeoff import (
     reason,
     setting,
     standings,
+    undefended,
     worst,
 )
 from bench.matrix.read import read
@@ -30,13 +31,14 @@ from bench.record.tradeoff import LEVELS, PROVED, PROVED_ALL, AtLevel, Row, Trad
 
 SERVER = LISTENERS["server"][0]
 ROWS = 5
+_STRONGEST = " at the strongest"
 PICTURE = (
     '<a href="docs/pictures/tradeoff.svg"><img src="docs/pictures/tradeoff.svg" width="760" '
     'alt="Accuracy against named examples, at the server"></a>\n\n'
 )
 STRIP = (  # made by docs/pictures/strip.toml
     '<img src="docs/pictures/strip.png" width="560" alt="Victims and reconstructions">\n\n'
-    "Eight victims, reconstructed by `map` from a client's update; `map` knows the other 119 examples.\n\n"
+    "Eight victims, reconstructed by `map` from a client's update with 119 known examples.\n\n"
 )
 
 
@@ -48,30 +50,47 @@ def picture(tradeoff: Tradeoff) -> str:
 def opening(tradeoff: Tradeoff) -> str:
     """README's picture, table for the server, and the rule in short."""
     (where, ranked), *elsewhere = standings(tradeoff, SERVER).items()
-    undefended = tradeoff.undefended_mean(*where)
     uploads = max(each.row.uploads for each in ranked)
     heads = ["defense", "accuracy kept", "named", "later", f"{uploads} updates", "any attacker", "proved, kept", "ε"]
     shown = [each for each in ranked if each.rank is not None][:ROWS]
     rows = [_short(tradeoff, each) for each in shown]
-    if others := [each.row for each in ranked if each not in shown]:
-        rows.append([", ".join(f"`{row.family}`" for row in others), "less, or L1 is not met", *[NONE] * 6])
+    others = [each for each in ranked if each not in shown]
+    rows += _others(others)
     here = [each.row for each in ranked]
     chance = max(row.chance or 0.0 for row in here)
     level = f"{permitted('L1', chance):.0%}"
     note = (
-        f"{where[0].upper()}, {where[1]}, {_setup()}; undefended accuracy {undefended:.0%}.  *Named*: an attacker "
-        "at the server, who knows the defense, the label and all other examples, picks the example out of about "
-        f"{1 / chance:.0f} candidates.  Each defense has the weakest strength with at most {level} named (L1), in the "
-        "first round and *later*, halfway through the training (interval's lower end); brackets: 95 % intervals on "
-        "other victims.  "
+        f"{where[0].upper()}, {where[1]}, {_setup()}; undefended accuracy {undefended(tradeoff, *where)}.  *Named*: an "
+        "attacker at the server, who knows the defense, the label and all other examples, picks the example out of "
+        f"about {1 / chance:.0f} candidates.  Each defense has the weakest strength with at most {level} named (L1), "
+        "in the first round and *later*, halfway through the training (interval's lower end); brackets: 95 % intervals "
+        "on other victims.  "
         f"*{uploads} updates*: all updates of a client combined, so L1 is a level of one update.  *Any "
         f"attacker*: the most by ε, with one update of a client; with all {uploads}.  *Proved*: strength and accuracy "
-        f"at which ε bounds any attacker by {level}; with all {uploads}.  ε: of the released models.  "
+        f"at which ε bounds any attacker by {level}; with all {uploads}; "
+        f"*no model*: under half the gain over guessing.  ε: of the released models.  {_without(others)}"
         f"{_mean(tradeoff, ranked)}{''.join(_elsewhere(tradeoff, *other) for other in elsewhere)}"
         "[Other listeners, levels](docs/results/tradeoff.md); [reconstructions at published strengths]"
         "(docs/results/standard-v1.md)."
     )
     return f"{PICTURE}{table(heads, rows)}\n{paragraph(note)}\n{STRIP}"
+
+
+def _others(others: Sequence[Standing]) -> list[list[str]]:
+    """A row for families that meet L1 below the shown families, with the range of their accuracies."""
+    met = [each for each in others if "L1" in each.kept]
+    kept = [100 * each.kept["L1"] for each in met]
+    return [[_families(met), f"{min(kept):.0f}–{max(kept):.0f}%", *[""] * 6]] if met else []
+
+
+def _without(others: Sequence[Standing]) -> str:
+    """A sentence on families without L1."""
+    missed = [each for each in others if "L1" not in each.kept]
+    return f"No useful strength of {_families(missed)} meets L1.  " if missed else ""
+
+
+def _families(ranked: Iterable[Standing]) -> str:
+    return ", ".join(f"`{each.row.family}`" for each in ranked)
 
 
 def _mean(tradeoff: Tradeoff, ranked: Sequence[Standing]) -> str:
@@ -99,26 +118,25 @@ def page(tradeoff: Tradeoff) -> str:
             f"Made by `bench calibrate`, {tradeoff.machine or 'machine unknown'}, code "
             f"{codes(tradeoff)}.  Rule: [TRADEOFF](../TRADEOFF.md).  Intervals: 95 %, over weight seeds.  *Kept*: "
             "share of the undefended accuracy, at the weakest strength that meets a level.  A setting repeats with "
-            "`bench run --matrix tradeoff --defense SETTING`, or the matrix of its data.  Curves over all strengths, "
-            "and every interval: `bench advise --html FILE`."
+            "`bench run --matrix tradeoff --defense SETTING`, or the matrix of its data.  All strengths and intervals: "
+            "`bench advise --html FILE`."
         ),
     ]
-    earlier: dict[tuple[str, str], tuple[str, list[tuple[Row, dict[str, AtLevel]]], tuple[str, ...]]] = {}
+    earlier: dict[tuple[str, str], list[tuple[str, list[tuple[Row, dict[str, AtLevel]]], tuple[str, ...]]]] = {}
     for name, (point, meaning) in LISTENERS.items():
         groups = standings(tradeoff, point)
         if groups:
             parts.append(f"\n## {name}: {meaning}\n")
         for where, ranked in groups.items():
             rows = [(each.row, each.at) for each in ranked]
-            parts.append(
-                f"\n### {where[0]}, {where[1]} (undefended accuracy {tradeoff.undefended_mean(*where):.1%})\n\n"
-            )
-            same, before, said = earlier.get(where, ("", [], ()))
+            parts.append(f"\n### {where[0]}, {where[1]} (undefended accuracy {undefended(tradeoff, *where)})\n\n")
+            others = earlier.setdefault(where, [("", [], ())])
+            same, before, said = max(others, key=lambda other: sum(row in other[1] for row in rows))
             if rows == before:
                 parts.append(f"The same figures as for the listener *{same}*.\n")
                 continue
             lines = tuple(findings_of(tradeoff, ranked))
-            earlier[where] = name, rows, lines
+            others.append((name, rows, lines))
             differing = [each for each in ranked if (each.row, each.at) not in before]
             if 2 * len(differing) < len(ranked):
                 parts.append(f"The same as for the listener *{same}*, except:\n\n")
@@ -128,7 +146,7 @@ def page(tradeoff: Tradeoff) -> str:
             parts += [f"- {line}\n" for line in lines]
             levels = levels_of(ranked)
             if met := [each for each in differing if each.rank is not None]:
-                parts.append("\n" + table(_heads(levels), [_line(tradeoff, each, levels) for each in met]))
+                parts.append("\n" + _filled(_heads(levels), [_line(tradeoff, each, levels) for each in met]))
             if missed := [each for each in differing if each.rank is None]:
                 parts.append("\n" + paragraph(f"No level met: {'; '.join(_missed(each, levels) for each in missed)}."))
     absent = [row for row in tradeoff.rows if row.absent is not None]
@@ -143,11 +161,21 @@ def page(tradeoff: Tradeoff) -> str:
     return "".join(parts)
 
 
+def _filled(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table without the columns that have no figure; a level's first column stays."""
+    columns = [
+        column
+        for column, head in enumerate(heads)
+        if head.endswith(": strength") or any(row[column] != NONE for row in rows)
+    ]
+    return table([heads[column] for column in columns], [[row[column] for column in columns] for row in rows])
+
+
 def _heads(levels: Sequence[str]) -> list[str]:
     heads = ["defense"]
     for level in levels:
         heads += [f"{level}: strength", "kept", leakage(level), "later"]
-    return [*heads, "L1: all updates", "any attacker", READING, "L1 proved", "… for all readings", "ε", "area", "DCS"]
+    return [*heads, "L1: all updates", "any attacker", READING, "L1 proved", "for all readings", "ε", "area", "DCS"]
 
 
 def _short(tradeoff: Tradeoff, each: Standing) -> list[str]:
@@ -170,7 +198,7 @@ def _setup() -> str:
 
 
 def _proofs(tradeoff: Tradeoff, row: Row) -> str:
-    proofs = [proof(tradeoff, row, level) for level in (PROVED, PROVED_ALL)]
+    proofs = dict.fromkeys(proof(tradeoff, row, level) for level in (PROVED, PROVED_ALL))
     return "; ".join(each for each in proofs if each != NONE) or NONE
 
 
@@ -196,23 +224,22 @@ def capability(tradeoff: Tradeoff, row: Row) -> float | None:
     test accuracy."""
     if row.chance is None or not row.at_levels:
         return None
-    undefended = tradeoff.undefended_mean(row.dataset, row.model)
-    distances = [
-        math.sqrt(((worst(at) - row.chance) ** 2 + (at.accuracy - undefended) ** 2) / 2) for at in row.at_levels
-    ]
+    best = tradeoff.undefended_mean(row.dataset, row.model)
+    distances = [math.sqrt(((worst(at) - row.chance) ** 2 + (at.accuracy - best) ** 2) / 2) for at in row.at_levels]
     return 1 / (1 + min(distances))
 
 
 def _line(tradeoff: Tradeoff, each: Standing, levels: Sequence[str]) -> list[str]:
     row = each.row
-    line = [f"`{row.family}`"]
+    line, missed = [f"`{row.family}`"], list[str]()
     for level in levels:
         at = each.at.get(level)
         if at is None:
-            line += [reason(each, level), NONE, NONE, NONE]
+            missed.append(reason(each, level))
+            line += ["same" if missed[-1] in missed[:-1] else missed[-1], NONE, NONE, NONE]
         else:
             later = NONE if at.trained is None else f"{at.trained[0]:.0%}"
-            line += [_strength(at), f"{each.kept[level]:.0%}", _interval(at.share, at.low, at.high), later]
+            line += [_strength(row, at), f"{each.kept[level]:.0%}", _interval(at.share, at.low, at.high), later]
     at = next(each.at[level] for level in LEVELS if level in each.at)
     released = NONE if at.released is None else f"{epsilon(at.released)} ({(at.released_of or '').split(',')[0]})"
     proved = [proof(tradeoff, row), proof(tradeoff, row, PROVED_ALL)]
@@ -231,14 +258,16 @@ def _line(tradeoff: Tradeoff, each: Standing, levels: Sequence[str]) -> list[str
 
 
 def _missed(each: Standing, levels: Sequence[str]) -> str:
-    reasons = [reason(each, level) for level in levels]
-    return f"`{each.row.family}` ({', '.join(dict.fromkeys(reasons))})"
+    reasons = dict.fromkeys(reason(each, level) for level in levels)
+    if all(text.endswith(_STRONGEST) for text in reasons):
+        reasons = dict.fromkeys([", ".join(text.removesuffix(_STRONGEST) for text in reasons) + _STRONGEST])
+    return f"`{each.row.family}` ({', '.join(reasons)})"
 
 
-def _strength(at: AtLevel) -> str:
+def _strength(row: Row, at: AtLevel) -> str:
     if at.value is None:
         return NONE
-    return f"{at.value:.4g}"
+    return f"{row.parameter}={at.value:.4g}"
 
 
 def _number(value: float | None) -> str:

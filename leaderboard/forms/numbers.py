@@ -55,7 +55,7 @@ def epsilon(value: float | None) -> str:
     None and infinity become a dash."""
     if value is not None and 1000 <= value < inf:
         return f"{value:.0e}".replace("e+0", "e").replace("e+", "e")
-    return formatted(value, ".0f" if value is not None and value >= 100 else ".2g")
+    return formatted(value, ".0f" if value is not None and value >= 99.5 else ".2g")
 
 
 def formatted(value: float | None, form: str = "g") -> str:

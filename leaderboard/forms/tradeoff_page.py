@@ -11,13 +11,14 @@ from bench.leaderboard.tradeoff import (
     Standing,
     ceilings,
     epsilons,
-    findings,
+    findings_of,
     leakage,
     levels_of,
     proof,
     reason,
     setting,
     standings,
+    undefended,
 )
 from bench.record.tradeoff import PROVED_ALL, AtLevel, Tradeoff, codes
 
@@ -59,15 +60,16 @@ def _section(tradeoff: Tradeoff, name: str) -> dict[str, Any]:
         {
             "id": f"{name}-{number}",
             "heading": f"{where[0]}, {where[1]}",
-            "undefended": f"{tradeoff.undefended_mean(*where):.1%}",
+            "undefended": undefended(tradeoff, *where),
             "levels": {
                 level: (_heads(level), [_row(tradeoff, each, level) for each in ranked]) for level in levels_of(ranked)
             },
+            "findings": tuple(findings_of(tradeoff, ranked)),
             "spec": frontier.specification(tradeoff, point, where),
         }
         for number, (where, ranked) in enumerate(standings(tradeoff, point).items())
     ]
-    return {"name": name, "meaning": f"{meaning} ({point})", "findings": findings(tradeoff, point), "tables": tables}
+    return {"name": name, "meaning": f"{meaning} ({point})", "tables": tables}
 
 
 def _heads(level: str) -> tuple[str, ...]:
