@@ -7,6 +7,7 @@ from torch import Tensor
 
 from bench.attacks.base import Attack, closed_form
 from bench.attacks.candidates.naming import most_likely
+from bench.attacks.candidates.steps import refused
 from bench.attacks.first_layer.ratios import honest_size
 from bench.attacks.first_layer.rows import rows_to_choose
 from bench.attacks.objective.rescale import rescaled
@@ -36,6 +37,9 @@ class Gallery(Attack):
     candidates with the largest coefficients in a non-negative combination of gradients, fitted to the reading's nonzero
     coordinates. The first start combines the candidates' gradients; the second combines these gradients after the
     defense.
+
+    After several local steps, or with Adam, each set is trained on step by step, and its update is compared; the search
+    also exchanges the steps of two candidates (`candidates/steps.py`).
 
     A server that chooses the weights assigns a row (neuron) of the first layer to each candidate: only this candidate
     opens the row (output above 0). The gradients of two candidates are then orthogonal, and a clip leaves each with the
@@ -70,9 +74,7 @@ class Gallery(Attack):
             return _NO_GALLERY
         if reading.linked != "vector":
             return "it compares whole vectors, and this reading's coordinates are not linked"
-        if reading.steps > 1:
-            return "it does not handle several local steps"
-        return None
+        return refused(reading)
 
     def reconstruct(self, reading: Reading, budget: Budget, key: Key) -> Reconstruction:
         reading = rescaled(reading)

@@ -56,6 +56,22 @@ def test_who_knows_the_defense_names_what_noise_does_not_hide(
     assert least <= named(adaptive, tmp_path) <= most
 
 
+@pytest.mark.parametrize("granted", [{}, {"labels": True}, {"labels": True, "mates": True}])
+def test_after_several_local_steps_every_example_is_named(tmp_path: Path, granted: dict[str, bool]) -> None:
+    """The first step's gradient is a third of the update, and later ones are at weights that move with it."""
+    plain = named_cells(tmp_path, readings=1, size=30)[0]
+    several = Federated(algorithm="fedavg", clients=10, per_round=4, steps=3, batch=1, rate=2.0)
+    grants = Grants(gallery=30, **granted)
+    assert named(plain.model_copy(update={"federated": several, "grants": grants}), tmp_path) == 1
+
+
+def test_behind_a_mean_over_clients_several_local_steps_are_refused(tmp_path: Path) -> None:
+    plain = named_cells(tmp_path, readings=1, size=30, where="aggregate")[0]
+    several = Federated(algorithm="fedavg", clients=10, per_round=2, steps=2, batch=1)
+    with pytest.raises(NotApplicable, match="behind a mean over clients"):
+        named(plain.model_copy(update={"federated": several}), tmp_path)
+
+
 @pytest.mark.parametrize("knowledge", ["plain", "adaptive"])
 def test_a_batch_of_which_fewer_values_are_shown_than_there_are_candidates_is_named(
     tmp_path: Path, knowledge: str

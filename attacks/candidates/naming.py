@@ -2,11 +2,12 @@
 
 import math
 import time
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from bench.attacks.candidates import combination
+from bench.attacks.candidates import combination, steps
 from bench.attacks.candidates.exchange import most_likely as exchanged
 from bench.attacks.candidates.listed import alone, by_label, candidates
 from bench.attacks.candidates.single import by_description, likelihoods
@@ -14,7 +15,7 @@ from bench.attacks.inverter.sketch import Sketch
 from bench.attacks.objective.mismatch import mean_observation, observations, same_weights
 from bench.gradients import group_gradients
 from bench.rng import Key
-from bench.trip import Budget, Reading
+from bench.trip import Budget, Reading, Tensors
 
 VALUES = 1 << 16  # kept of a gradient; larger gradients are hashed, which loses the reading's zeros
 LIST = 10  # candidates named for a single example, best first
@@ -25,7 +26,10 @@ def most_likely(reading: Reading, budget: Budget, key: Key) -> tuple[Tensor, Ten
     two tensors (reading, candidate): positions of the picked candidates, as many as unknown examples, or the ten best
     for a single unknown example; and the score of every candidate in the gallery. `budget` limits the seconds of a
     search for a set; `key` is the attacker's key for random draws."""
-    scores = likelihoods(reading, key) if reading.unknown == 1 else _sets(reading, budget, key)
+    if reading.unknown == 1 and not reading.stepwise:
+        scores = likelihoods(reading, key)
+    else:
+        scores = _of_one(reading) if reading.unknown == 1 else _sets(reading, budget, key)
     return torch.stack([_best(reading, row, scores[row]) for row in range(len(reading))]), scores
 
 
@@ -37,6 +41,17 @@ def _best(reading: Reading, row: int, scores: Tensor) -> Tensor:
         return scores.topk(min(LIST, len(scores))).indices
     ranked, counts = by_label(reading, scores, None if reading.labels is None else reading.labels[row])
     return torch.cat([each[:count] for each, count in zip(ranked, counts, strict=True)])
+
+
+def _of_one(reading: Reading) -> Tensor:
+    """Return the scores (reading, candidate) of the only unknown example behind several local steps."""
+    mismatch = by_description(reading)
+    seen = [_of_row(observations(reading), row) for row in range(len(reading))]
+    return torch.stack([steps.likelihoods(mismatch, each, row) for row, each in enumerate(seen)])
+
+
+def _of_row(observed: Sequence[Tensors], row: int) -> list[dict[str, Tensor]]:
+    return [{name: value[row : row + 1] for name, value in each.items()} for each in observed]
 
 
 def _sets(reading: Reading, budget: Budget, key: Key) -> Tensor:
@@ -51,10 +66,13 @@ def _sets(reading: Reading, budget: Budget, key: Key) -> Tensor:
         return scores
     mismatch = by_description(reading)
     for row, index in enumerate(reading.indices):
-        seen = [{name: value[row : row + 1] for name, value in each.items()} for each in observed]
+        seen = _of_row(observed, row)
         labels = None if reading.labels is None else reading.labels[row]
         draws = key.generator("exchange", index)
-        members = exchanged(mismatch, seen, scores[row], labels, sketch, draws, until=until)
+        if reading.stepwise:
+            members = steps.most_likely(mismatch, seen, scores[row], labels, draws, until=until)
+        else:
+            members = exchanged(mismatch, seen, scores[row], labels, sketch, draws, until=until)
         scores[row, members] += 1 + scores[row].max()
     return scores
 
