@@ -2,6 +2,7 @@
 
 import copy
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -57,7 +58,7 @@ def test_who_knows_the_defense_names_what_noise_does_not_hide(
 
 
 @pytest.mark.parametrize("granted", [{}, {"labels": True}, {"labels": True, "mates": True}])
-def test_after_several_local_steps_every_example_is_named(tmp_path: Path, granted: dict[str, bool]) -> None:
+def test_after_several_local_steps_every_example_is_named(tmp_path: Path, granted: dict[str, Any]) -> None:
     """The first step's gradient is a third of the update, and later ones are at weights that move with it."""
     plain = named_cells(tmp_path, readings=1, size=30)[0]
     several = Federated(algorithm="fedavg", clients=10, per_round=4, steps=3, batch=1, rate=2.0)
