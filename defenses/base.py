@@ -33,17 +33,25 @@ Quantised = Literal["signs", "ternary", "levels"]
 
 
 class Draws(Protocol):
-    """Source of a transform's random numbers. For attacks, a key for each client or example determines the numbers, so
-    that runs can be repeated; in a training, a device's generator draws them."""
+    """Source of a transform's random numbers (`Context.draws`), the only source that a transform may use. Numbers are
+    independent between coordinates, rows (clients, or examples of a client), names, transforms, stages, local steps and
+    rounds. For attacks, a key with all of these determines the numbers, so that runs can be repeated: a second call
+    with the same name, in the same place of a round, returns the same numbers. In a training, a device's generator
+    draws them."""
 
     def normal(self, name: str, like: Tensor) -> Tensor:
-        """Draw standard normals in the shape, dtype and device of `like`. `name` distinguishes several draws of a
-        transform."""
+        """Return standard normal numbers (mean 0, variance 1) in the shape, dtype and device of `like`.
+
+        - `name`: key of these numbers, such as the tensor's name; a transform with several draws for a tensor gives
+          each draw a name of its own.
+        - `like`: tensor (*lead, …), whose leading axes are the rows, and whose values are not read."""
         ...
 
     def uniform(self, name: str, like: Tensor) -> Tensor:
-        """Draw uniform numbers in [0, 1) in the shape, dtype and device of `like`. `name` distinguishes several draws
-        of a transform."""
+        """Return uniform numbers in [0, 1) in the shape, dtype and device of `like`.
+
+        - `name`: key of these numbers, as for `normal`.
+        - `like`: tensor (*lead, …), whose leading axes are the rows, and whose values are not read."""
         ...
 
 
@@ -179,8 +187,10 @@ class Transform:
 
     The harness calls `update`. A transform without memory defines `apply`; a transform with memory defines `initial`
     and `update`. Adaptive attackers know the transform's code, but not its draws. For them, `expected`, `simulate`,
-    `noise` and `log_likelihood` describe the transform in more detail. In every method, `context` is the transform's
-    place in the training (round, step, stage)."""
+    `noise` and `log_likelihood` describe the transform in more detail. A transform with random noise states `expected`
+    and the law of the noise: `noise` for Gaussian or Laplace noise, with `variance_at` if the variance depends on the
+    tensors, or `log_density` for any law. In every method, `context` is the transform's place in the training (round,
+    step, stage)."""
 
     random: ClassVar[bool] = False
     """True if the output depends on random draws."""
