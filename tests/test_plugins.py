@@ -6,10 +6,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from bench.cli.main import cli
 from bench.errors import PluginError
 from bench.registry import entries as registry
-from bench.registry import plugins
+from bench.registry import files, plugins
 
 GOOD = """
 from dataclasses import dataclass
@@ -130,3 +132,35 @@ def test_a_broken_plugin_stops_the_command_with_exit_code_2(tmp_path: Path) -> N
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"bench: --plugin {Path(spec).resolve()}:1: ZeroDivisionError: division by zero\n"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "check FILE",
+        "describe FILE",
+        "run --defense FILE --attack cpl --dataset digits --point type-1",
+        "run --suite standard --defense FILE:strength=1",
+        "calibrate --defense FILE",
+    ],
+)
+def test_a_file_in_place_of_a_name_is_told_with_its_names_and_is_not_run(tmp_path: Path, command: str) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(f"{GOOD}\nraise SystemExit('the file ran')\n")
+    told = CliRunner().invoke(cli, command.replace("FILE", str(file)).split())
+    text = str(told.exception)
+    assert told.exit_code and "\n" not in text
+    assert f"--plugin {file}`" in text and "defense 'my-rdp-noise', defense 'chosen'" in text
+
+
+def test_a_file_without_entries_or_without_code_is_told(tmp_path: Path) -> None:
+    for text, told in (
+        ("x = 1", "it defines no attack, defense"),
+        ("def", "it cannot be read"),
+        (None, "no such file"),
+    ):
+        file = tmp_path / f"{len(told)}.py"
+        if text is not None:
+            file.write_text(text)
+        assert told in (files.remedy(str(file), "NAME") or "")
+    assert files.remedy("gaussian", "NAME") is None

@@ -10,6 +10,7 @@ from rich.text import Text
 from bench.cli import common
 from bench.errors import BenchError
 from bench.registry import entries as registry
+from bench.registry import files
 
 if TYPE_CHECKING:
     from bench.contracts.base import Outcome
@@ -30,7 +31,8 @@ def command(name: str, kind: str | None, params: dict[str, Any], data_dir: Path 
     Each contract is ok, broken or skipped, with the reason. Exit code 1 for a broken contract."""
     kinds = [kind] if kind else [other for other in registry.KINDS if name in registry.names(other)]
     if not kinds:
-        raise BenchError(f"nothing is called {name!r}; `bench list` shows all names")
+        lacking = f"nothing is called {name!r}; `bench list` shows all names"
+        raise BenchError(files.remedy(name, "bench check NAME") or lacking)
     from bench.contracts.run import check  # imports torch
 
     results = {each: check(each, name, params, data_dir=data_dir) for each in kinds}

@@ -12,6 +12,7 @@ from bench.cli.list import words
 from bench.errors import BenchError, UnknownName
 from bench.parameters import Parameter, parameters
 from bench.registry import entries as registry
+from bench.registry import files
 
 # Keys that `_print` formats separately or omits.
 _SAID = ("name", "doc", "parameters", "kind", "target", "distribution", "version", "file")
@@ -52,6 +53,8 @@ def _kind(name: str) -> str:
     kinds = [kind for kind in registry.KINDS if name in registry.names(kind)]
     if len(kinds) > 1:
         raise BenchError(f"{name!r} is the name of several: say --kind {' or --kind '.join(kinds)}")
+    if not kinds and (remedy := files.remedy(name, "bench describe NAME")) is not None:
+        raise UnknownName(remedy)
     if not kinds:
         every = sorted({known for kind in registry.KINDS for known in registry.names(kind)})
         near = get_close_matches(name, every, n=3)

@@ -8,6 +8,7 @@ from bench.errors import BenchError, NotApplicable
 from bench.matrix.messages import Wrong, expected, nearest, quoted
 from bench.matrix.typed import Typed, entries
 from bench.parameters import build, parameters, values
+from bench.registry import files
 
 KINDS = {"dataset": "datasets", "model": "models", "attack": "attacks", "defense": "defenses"}
 
@@ -37,6 +38,8 @@ def registered(axis: str, raw: Any, registry: Registry) -> Entry:
     if "sweep" in table:
         raise Wrong("a sweep where one value is due; write one entry for each value")
     name, known = table["name"], tuple(registry.names(KINDS[axis]))
+    if name not in known and (remedy := files.remedy(name, f"--{axis} NAME")) is not None:
+        raise Wrong(remedy)
     if name not in known:
         raise Wrong(f"unknown {axis} {quoted(name)}; {nearest(name, known)}")
     try:

@@ -16,7 +16,7 @@ from typing import Any
 
 from bench.errors import PluginError, UnknownName
 from bench.parameters import build
-from bench.registry import plugins, static
+from bench.registry import files, plugins, static
 
 KINDS = ("attacks", "defenses", "datasets", "models", "detectors")
 DISTRIBUTION = "gradient-leakage-bench"
@@ -229,6 +229,8 @@ def _base(kind: str) -> type:
 
 
 def _unknown(kind: str, name: str) -> str:
+    if (remedy := files.remedy(name, f"--{SINGULAR[kind].replace(' ', '')} NAME")) is not None:
+        return remedy
     others = [SINGULAR[other] for other in KINDS if other != kind and name in names(other)]
     near = difflib.get_close_matches(name, names(kind), n=3)
     hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""

@@ -83,4 +83,9 @@ def _name(entry: type) -> str:
     name = vars(entry).get("name")
     if isinstance(name, str) and "name" not in fields:
         return name
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", entry.__name__).lower()
+    return kebab(entry.__name__)
+
+
+def kebab(name: str) -> str:
+    """Return the `name` of a class in kebab case, such as `round-off` for `RoundOff`."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", name).lower()
