@@ -1,12 +1,13 @@
 """Recover texts by their gradient's likelihood: a discrete search, also under noise and at low ranks."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 import torch
 
 from bench.attacks.base import Attack, Objective
+from bench.attacks.candidates.steps import refused
 from bench.attacks.labels.infer import infer_labels
 from bench.attacks.objective.distance import Distance
 from bench.attacks.objective.mismatch import Mismatch, by_likelihood, mean_observation, observations, same_weights
@@ -14,6 +15,7 @@ from bench.attacks.texts.embedding import token_embedding
 from bench.attacks.texts.fit import Fit
 from bench.attacks.texts.sketches import Sketches
 from bench.attacks.texts.starts import Estimate, by_labels, jointly, label_lists
+from bench.attacks.texts.steps import in_steps
 from bench.parameters import parameter
 from bench.rng import Key
 from bench.trip import Budget, Reading, Reconstruction
@@ -38,6 +40,9 @@ class TokenMatching(Attack):
     reading shorter than means of public gradients was probably clipped: gradients then count with length 1, and the
     reading's scale is fitted.
 
+    Several local steps: the update is first taken for a gradient at the given weights. Then the local steps are
+    simulated for each changed batch, and the order of texts in the steps is searched, too (`texts/steps.py`).
+
     Departures from LAMP: the search is discrete only, by exact gradients of changed texts; the language model counts
     token pairs."""
 
@@ -50,8 +55,8 @@ class TokenMatching(Attack):
     def refuses(self, reading: Reading) -> str | None:
         if reading.linked != "vector":
             return "it compares whole gradients, and this reading's coordinates are not linked"
-        if reading.stepwise:
-            return "it does not handle several local steps"
+        if fault := refused(reading):
+            return fault
         if not same_weights(reading):
             return "it does not handle observations under several weights"
         weights = {name: value[0] for name, value in reading.weights.items()}
@@ -76,13 +81,19 @@ class TokenMatching(Attack):
             if not np.isfinite(zero := float(mismatch.distance.of_zero(alone))):
                 estimates.append(failed)
                 continue
-            fit = Fit.of(mismatch, alone, labels[row])
+            fit = Fit.of(replace(mismatch, unrolled=False), alone, labels[row])
             if reading.description is None and reading.examples > 1:
                 sketches = sketches or Sketches.of(fit, key)
                 estimate = jointly(fit, sketches, draws, budget.evaluations, labels_known=known)
             else:
                 lists = [labels[row]] if known else label_lists(labels[row], reading.classes)
                 estimate = by_labels(fit, lists, zero, draws, budget.evaluations)
+            if reading.stepwise and np.isfinite(estimate.loss):
+                whole, again = (
+                    replace(fit, mismatch=mismatch),
+                    [key.generator("steps", index, n) for n in range(self.starts)],
+                )
+                estimate = in_steps(whole, zero, estimate, again, budget.evaluations, known=known)
             estimates.append(estimate if np.isfinite(estimate.loss) else failed)
         steps = torch.tensor([each.steps for each in estimates])
         return Reconstruction(
@@ -99,4 +110,4 @@ class TokenMatching(Attack):
 
 def _mismatch(reading: Reading) -> Mismatch:
     distance = Distance(kind="cosine" if reading.description is None else "l2")
-    return Mismatch(reading=reading, distance=by_likelihood(distance, reading))
+    return Mismatch(reading=reading, distance=by_likelihood(distance, reading), unrolled=reading.stepwise)

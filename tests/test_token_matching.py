@@ -88,6 +88,26 @@ def test_lists_of_labels_differ_from_the_inferred_one_in_a_single_label() -> Non
     assert [each.tolist() for each in label_lists(torch.tensor([2]), 4)] == [[2], [0], [1], [3]]
 
 
+def after_steps(sentences: Tensor, rate: float) -> Reading:
+    """An update of a local step for each sentence."""
+    model = build("tiny-transformer")
+    before = {name: value.detach().clone() for name, value in model.named_parameters()}
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+    for row, sentence in enumerate(sentences):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(sentence[None]), torch.tensor([row % 2])).backward()
+        optimizer.step()
+    after = {name: value.detach().clone() for name, value in model.named_parameters()}
+    how: dict[str, Any] = {"shape": (POSITIONS,), "classes": 2, "kind": "text", "public": PUBLIC}
+    local = api.SGD(lr=rate, batch=1, steps=len(sentences))
+    return api.reading(before=before, after=after, model=model, local=local, **how)
+
+
+def test_texts_of_several_local_steps_come_back_with_their_order() -> None:
+    result = attacked(after_steps(FOUR[2:], rate=0.1))
+    assert result.inputs[0].tolist() == FOUR[2:].tolist() and result.labels[0].tolist() == [0, 1]
+
+
 def test_granted_labels_are_kept() -> None:
     reading = replace(read(build("tiny-transformer"), FOUR), labels=torch.tensor([[0, 0, 0, 1]]))
     assert sorted(attacked(reading, 3).labels[0].tolist()) == [0, 0, 0, 1]
@@ -143,6 +163,6 @@ def test_moves_leave_no_padding_between_tokens() -> None:
 def test_what_the_attack_cannot_read_it_refuses() -> None:
     reading, attack = situation(kind=TEXT).reading, TokenMatching()
     assert attack.refuses(reading) is None
-    unlinked, stepwise = replace(reading, linked="coordinate"), replace(reading, steps=2)
+    unlinked, stepwise = replace(reading, linked="coordinate"), replace(reading, steps=2, senders=2)
     assert attack.refuses(unlinked) == "it compares whole gradients, and this reading's coordinates are not linked"
-    assert attack.refuses(stepwise) == "it does not handle several local steps"
+    assert attack.refuses(stepwise) == "behind a mean over clients, it does not handle several local steps"

@@ -109,6 +109,9 @@ class Fit:
         return distances.cpu() - self.scale * self.language.log_probability(moves).sum(-1).float()
 
     def _some(self, state: State, moves: Tensor, changed: Tensor, whole: bool) -> Tensor:
+        if self.mismatch.unrolled:
+            target, targets = repeated(self.observed, len(moves)), self.targets.expand(len(moves), -1, -1)
+            return self.mismatch([target], moves.to(self.targets), targets, differentiable=False)
         count, (rows, examples) = len(moves), changed.nonzero(as_tuple=True)
         start = {name: value if whole else value.mean(0) for name, value in state[1].items()}
         shown = {name: value.expand(count, *value.shape).clone() for name, value in start.items()}
@@ -138,6 +141,8 @@ class Fit:
         """Return the direction in which the candidate texts' mean gradient must change to lower the distance to the
         reading, name → (*shape): the distance's negative derivative. Scores of token exchanges (`promise`) follow from
         this direction. `state`: the present batch, from the method `state`."""
+        if self.mismatch.unrolled:
+            return self._wanted_in_steps(state[0])
         with torch.enable_grad():
             each = {name: value.detach().requires_grad_() for name, value in state[1].items()}
             mean = {
@@ -150,6 +155,14 @@ class Fit:
         if any(bool(value.any()) for value in descent.values()):
             return descent
         return {name: value[0] - state[1][name].mean(0) for name, value in self.observed.items()}
+
+    def _wanted_in_steps(self, texts: Tensor) -> dict[str, Tensor]:
+        shown = self.mismatch.simulated(self.observed, texts[None].to(self.targets), self.targets[None])
+        with torch.enable_grad():
+            leaves = {name: value.detach().requires_grad_() for name, value in shown.items()}
+            distance = self.mismatch.of_shown(leaves, self.observed).sum()
+            slopes = torch.autograd.grad(distance, list(leaves.values()), materialize_grads=True)
+        return {name: -slope[0] for name, slope in zip(leaves, slopes, strict=True)}
 
     def promise(self, state: State) -> Tensor:
         """Predict which exchange of a single token would improve the objective: a score (example, position, token),

@@ -28,11 +28,17 @@ class Search:
         """Distance below which no better texts exist."""
         self._public = fit.mismatch.reading.public_inputs.cpu().round().long().clamp(PAD, len(fit.table) - 1)
 
-    def improve(self, random: np.random.Generator, most: int) -> tuple[float, Tensor, int]:
+    def improve(self, random: np.random.Generator, most: int, texts: Tensor | None = None) -> tuple[float, Tensor, int]:
         """Run the search from a start until no change lowers the objective, in at most `most` steps. Return the
-        objective's value, the texts (example, position) and the number of steps. `random` draws the public texts at the
-        start."""
-        state, loss = self._start(random)
+        objective's value, the texts (example, position) and the number of steps.
+
+        - `random`: draws the public texts at the start.
+        - `texts`: starts from these texts (example, position) instead."""
+        if texts is None:
+            state, loss = self._start(random)
+        else:
+            state = self._fit.state(texts)
+            loss = float(self._fit.losses(state, texts[None]))
         wide, steps = False, 0
         while loss > self.exact and steps < most:
             steps += 1
