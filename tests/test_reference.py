@@ -1,6 +1,8 @@
 """The reference results: files that a board reads back as they were, small, whole or refused; mine beside them."""
 
 import json
+import lzma
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,7 +10,7 @@ import pytest
 from tests.boards import scored, shipped, suite
 from tests.records import attack_cell, attack_record, readings_of
 
-from bench.cell import AttackCell, Entry
+from bench.cell import AttackCell, Entry, FileWeights
 from bench.cli.words import estimate
 from bench.errors import BenchError
 from bench.leaderboard.board import board
@@ -21,6 +23,7 @@ from bench.reference import again, beside, store, summary
 from bench.reference.costs import expected, span
 
 MINE = ((0.5, "type-2", 1), (0.5, "type-0", 1), (0.2, "type-0", 2))  # what leaks of a setting of one's own
+ROOT = Path(__file__).parent.parent
 MOST_BYTES = 6_000_000  # of all that ships
 
 
@@ -49,6 +52,35 @@ def test_a_partial_reading_keeps_its_number(tmp_path: Path) -> None:
     (back,) = store.read("v", tmp_path)
     assert back.attack is not None
     assert [number for number, _ in back.attack.numbered()] == [1]
+
+
+ABSOLUTE = re.compile(rb"(?<![\w/.:\\<>-])/(?:[\w.+-]+/)+[\w.+-]*")  # as "/somewhere/w.npz", and not "examples/second"
+
+
+def test_a_weights_file_has_no_folder_of_the_machine(tmp_path: Path) -> None:
+    weights = FileWeights(sha256="0" * 64, path="/somewhere/early-3.safetensors", series="early-{seed}.safetensors")
+    cell = attack_cell(weights=weights)
+    record = replace(attack_record(cell=cell, readings=readings_of([[True]])), id=cell.id, cell=cell)
+    assert ABSOLUTE.search(record.cell.model_dump_json().encode()), "the test sees such a path"
+    (path,) = store.write("v", [record], folder=tmp_path)
+    (back,) = store.read("v", tmp_path)
+    assert back.cell.id == record.id and isinstance(back.cell, AttackCell)
+    assert back.cell.weights == weights.model_copy(update={"path": "early-3.safetensors"})
+    assert ABSOLUTE.search(lzma.decompress(path.read_bytes())) is None
+
+
+@pytest.mark.parametrize(
+    "folder",
+    [
+        "bench/reference/attacks-v1",
+        *(pytest.param(each, marks=pytest.mark.slow) for each in ("bench/reference", "docs/exports")),
+    ],
+)
+def test_no_shipped_record_has_a_path_of_a_machine(folder: str) -> None:
+    files = sorted((ROOT / folder).rglob("*.json.xz"))
+    assert files
+    found = {path.name: ABSOLUTE.findall(lzma.decompress(path.read_bytes())) for path in files}
+    assert {name: paths[:1] for name, paths in found.items() if paths} == {}
 
 
 def test_files_are_the_same_each_time(tmp_path: Path) -> None:

@@ -8,10 +8,10 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from json import dumps
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
-from bench.cell import AttackCell
+from bench.cell import AttackCell, FileWeights
 from bench.errors import BenchError, RecordError
 from bench.matrix.suites import ATTACKS, VERSIONS
 from bench.record import store
@@ -101,9 +101,9 @@ def slug(setting: str) -> str:
 
 def lines(records: Iterable[Record]) -> list[str]:
     """Convert `records` to lines of text for a compressed reference file: compact JSON without default values, sorted
-    by id."""
+    by id. A weights file is named without its folder."""
     return [
-        dumps(_rounded(short_json(record)), sort_keys=True, allow_nan=False, separators=(",", ":"))
+        dumps(_rounded(short_json(_without_folder(record))), sort_keys=True, allow_nan=False, separators=(",", ":"))
         for record in sorted(records, key=lambda record: record.id)
     ]
 
@@ -146,6 +146,15 @@ def _compact(record: Record) -> Record:
     if len(losses) < 3:
         return kept
     return replace(kept, result=replace(result, trajectory=Trajectory(losses=losses[:1] + losses[-1:])))
+
+
+def _without_folder(record: Record) -> Record:
+    """The folder of a weights file is the machine's own; the hash identifies the file."""
+    cell = record.cell
+    if not isinstance(cell, AttackCell) or not isinstance(cell.weights, FileWeights):
+        return record
+    weights = cell.weights.model_copy(update={"path": PurePath(cell.weights.path).name})
+    return replace(record, cell=cell.model_copy(update={"weights": weights}))
 
 
 def _rounded(value: Any, exact: bool = False) -> Any:
