@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 from _make.markdown import HEAD, paragraph, table
 from bench.calibration.measure import federations
@@ -27,6 +28,7 @@ from bench.leaderboard.tradeoff import (
     worst,
 )
 from bench.matrix.read import read
+from bench.record.groups import grouped
 from bench.record.tradeoff import LEVELS, PROVED, PROVED_ALL, AtLevel, Row, Tradeoff, codes, permitted
 
 SERVER = LISTENERS["server"][0]
@@ -148,7 +150,9 @@ def page(tradeoff: Tradeoff) -> str:
             if met := [each for each in differing if each.rank is not None]:
                 parts.append("\n" + _filled(_heads(levels), [_line(tradeoff, each, levels) for each in met]))
             if missed := [each for each in differing if each.rank is None]:
-                parts.append("\n" + paragraph(f"No level met: {'; '.join(_missed(each, levels) for each in missed)}."))
+                groups = grouped(missed, partial(_missed, levels))
+                texts = (f"{_families(its)}: {text}" for text, its in groups.items())
+                parts.append("\n" + paragraph(f"No level met.  {'; '.join(texts)}."))
     absent = [row for row in tradeoff.rows if row.absent is not None]
     if absent:
         parts.append("\n## Without figures\n\n")
@@ -257,11 +261,11 @@ def _line(tradeoff: Tradeoff, each: Standing, levels: Sequence[str]) -> list[str
     ]
 
 
-def _missed(each: Standing, levels: Sequence[str]) -> str:
+def _missed(levels: Sequence[str], each: Standing) -> str:
     reasons = dict.fromkeys(reason(each, level) for level in levels)
     if all(text.endswith(_STRONGEST) for text in reasons):
         reasons = dict.fromkeys([", ".join(text.removesuffix(_STRONGEST) for text in reasons) + _STRONGEST])
-    return f"`{each.row.family}` ({', '.join(reasons)})"
+    return ", ".join(reasons)
 
 
 def _strength(row: Row, at: AtLevel) -> str:
