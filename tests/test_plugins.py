@@ -139,6 +139,7 @@ def test_a_broken_plugin_stops_the_command_with_exit_code_2(tmp_path: Path) -> N
     [
         "check FILE",
         "describe FILE",
+        "list FILE",
         "run --defense FILE --attack cpl --dataset digits --point type-1",
         "run --suite standard --defense FILE:strength=1",
         "calibrate --defense FILE",

@@ -500,6 +500,12 @@ def test_calibrate_measures_trains_and_goes_on_where_it_stopped(
     assert "  gaussian:variance=0.001 at type-1: " in first.output and "% named (of 6)" in first.output
     assert "  sign at type-1: 100% named (of 6)" in first.output
     assert "gaussian at type-1, in the first round: " in first.output and "unknown" not in first.output
+    for told in (
+        ", halfway through the training",
+        ", with all 2 updates of a client",
+        " after 14 rounds (4 trainings)",
+    ):
+        assert told in first.output
     assert gaussian.absent is None and sign.absent is None
     shares = [each.share for each in gaussian.curve]
     assert shares[0] == 1.0 and min(shares) <= 0.5

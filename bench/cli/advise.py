@@ -55,7 +55,9 @@ def command(
 
     Columns: kept, the share of the undefended accuracy; named, in the first round; later, halfway through the training;
     any attacker, the largest share that ε allows, with a single reading (observed update) of a client and with all its
-    readings; ε of a reading as the paper states it, as it is proved, and a lower bound from `bench audit --board`.
+    readings; ε of a reading as the paper states it, as it is proved, and a lower bound from `bench audit --board`; L1
+    proved, the weakest strength at which ε proves L1, and the accuracy kept. A strength trains no model if less than
+    half of the undefended gain over a constant guess is left.
 
     \b
     bench advise --listener server --accuracy-loss 3

@@ -8,6 +8,7 @@ from bench.cli import common
 from bench.cli.words import meant
 from bench.errors import BenchError
 from bench.registry import entries as registry
+from bench.registry import files
 
 # kind → (heading, literal attribute shown for its entries, column heading)
 _SHOWN = {
@@ -20,9 +21,11 @@ _SHOWN = {
 
 
 def _known(context: click.Context, argument: click.Parameter, kinds: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the typed kinds; raises `UsageError` that suggests the nearest kind."""
+    """Return the typed kinds; raises `UsageError` that suggests the nearest kind, or `BenchError` for a file."""
     for kind in kinds:
         if kind not in registry.KINDS:
+            if (file := files.remedy(kind, "bench list")) is not None:
+                raise BenchError(file)
             remedy = meant(kind, registry.KINDS, f"there are {', '.join(registry.KINDS)}")
             raise click.UsageError(f"there are no {kind!r} to list; {remedy}", context)
     return kinds
