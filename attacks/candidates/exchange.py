@@ -77,7 +77,7 @@ class Pool:
 
         The loss is minus the log likelihood of the reading (the observed update), up to a constant; without the
         defense's description, a squared distance."""
-        distance = _apart if self.mismatch.reading.description is None else self.mismatch.of_shown
+        distance = apart if self.mismatch.reading.description is None else self.mismatch.of_shown
         numbers = self.size * (1 if self.separable or self._together else len(chosen))
         parts = others.split(max(1, _AT_ONCE // numbers))
         total = torch.zeros(len(others), dtype=torch.float64)
@@ -277,7 +277,7 @@ def _means(each: Tensors, rest: Tensor, others: Tensor) -> Tensors:
     return {name: (value[rest].sum(0) + value[others]) / count for name, value in each.items()}
 
 
-def _apart(simulated: Tensors, observed: Tensors) -> Tensor:
+def apart(simulated: Tensors, observed: Tensors) -> Tensor:
     """Return the squared distance (row,) between `observed` and the nearest multiple of the simulated reading. Both are
     name → (row, *shape). Only nonzero coordinates of the observation count, since a defense may drop coordinates."""
     seen = flattened(observed, 1)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bench.attacks.candidates.exchange import apart
 from bench.attacks.candidates.listed import by_label, candidates
 from bench.attacks.objective.known import known_examples
 from bench.attacks.objective.mismatch import Mismatch
@@ -19,7 +20,7 @@ _SWEEPS = 6  # at most; each changes every place once
 _KICKS = 4  # at most
 _KICKED = 0.6  # of a set's members
 _AT_ONCE = 1 << 22  # numbers in memory for compared sets
-_EXACT = 1e-9  # of a zero update's distance: no better set exists
+_EXACT = 1e-13  # of a zero update's distance: rounding
 
 
 def refused(reading: Reading) -> str | None:
@@ -79,7 +80,7 @@ def most_likely(
         mismatch=mismatch,
         observed=observed,
         lists=[each[: max(_OPTIONS, count)] for each, count in zip(ranked, counts, strict=True)],
-        exact=_EXACT * float(mismatch.distance.of_zero(observed[0])),
+        exact=_EXACT * _zero(mismatch, observed[0]),
         until=until,
     )
     start = torch.cat([each[:count] for each, count in zip(ranked, counts, strict=True)])
@@ -153,14 +154,24 @@ class _Steps:
         return kicked[torch.from_numpy(generator.permutation(len(kicked)))]
 
 
+def _zero(mismatch: Mismatch, observed: Tensors) -> float:
+    if mismatch.reading.description is None:
+        return float(apart({name: torch.zeros_like(value) for name, value in observed.items()}, observed))
+    return float(mismatch.distance.of_zero(observed))
+
+
 def _distances(mismatch: Mismatch, observed: Sequence[Tensors], inputs: Tensor, targets: Tensor) -> Tensor:
     """Return the distance of each candidate batch's update after simulated local steps: (batch,) float64, infinite if
-    not finite."""
-    unrolled = replace(mismatch, unrolled=True)
+    not finite. Without a description, the distance is squared, with a fitted scale: a cosine hides late steps, whose
+    gradients may be a millionth of the update."""
+    unrolled, plain = replace(mismatch, unrolled=True), mismatch.reading.description is None
     size = sum(value[0].numel() for value in observed[0].values())
-    parts = zip(*(value.split(max(1, _AT_ONCE // size)) for value in (inputs, targets)), strict=True)
-    losses = [
-        unrolled([repeated(each, len(x)) for each in observed], x, y, differentiable=False).double().cpu()
-        for x, y in parts
-    ]
+    losses = []
+    for x, y in zip(*(value.split(max(1, _AT_ONCE // size)) for value in (inputs, targets)), strict=True):
+        several = [repeated(each, len(x)) for each in observed]
+        if plain:
+            each = torch.stack([apart(unrolled.simulated(seen, x, y), seen) for seen in several]).mean(0)
+        else:
+            each = unrolled(several, x, y, differentiable=False)
+        losses.append(each.double().cpu())
     return torch.cat(losses).nan_to_num(nan=torch.inf)
