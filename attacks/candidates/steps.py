@@ -170,8 +170,8 @@ def _distances(mismatch: Mismatch, observed: Sequence[Tensors], inputs: Tensor, 
     for x, y in zip(*(value.split(max(1, _AT_ONCE // size)) for value in (inputs, targets)), strict=True):
         several = [repeated(each, len(x)) for each in observed]
         if plain:
-            each = torch.stack([apart(unrolled.simulated(seen, x, y), seen) for seen in several]).mean(0)
+            own = torch.stack([apart(unrolled.simulated(seen, x, y), seen) for seen in several]).mean(0)
         else:
-            each = unrolled(several, x, y, differentiable=False)
-        losses.append(each.double().cpu())
+            own = unrolled(several, x, y, differentiable=False)
+        losses.append(own.double().cpu())
     return torch.cat(losses).nan_to_num(nan=torch.inf)
