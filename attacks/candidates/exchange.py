@@ -5,7 +5,7 @@ The search exchanges a candidate in the set for a candidate outside while the li
 import math
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -277,7 +277,7 @@ def _means(each: Tensors, rest: Tensor, others: Tensor) -> Tensors:
     return {name: (value[rest].sum(0) + value[others]) / count for name, value in each.items()}
 
 
-def apart(simulated: Tensors, observed: Tensors) -> Tensor:
+def apart(simulated: Mapping[str, Tensor], observed: Mapping[str, Tensor]) -> Tensor:
     """Return the squared distance (row,) between `observed` and the nearest multiple of the simulated reading. Both are
     name → (row, *shape). Only nonzero coordinates of the observation count, since a defense may drop coordinates."""
     seen = flattened(observed, 1)
