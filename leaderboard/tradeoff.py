@@ -86,11 +86,14 @@ def _ranked(
 
 def _met(row: Row, mean: Row | None, level: str) -> AtLevel | None:
     """Return the figures of `row` at `level`, or of `mean` if the mean needs a stronger defense (its interval is above
-    the strength of `row`). None if either does not meet the level. The ε of `row` bounds the stronger defense, too."""
+    the strength of `row`). None if either does not meet the level, or if the mean leaks more later in the training. The
+    ε of `row` bounds the stronger defense, too."""
     here = row.at(level)
     if here is None or mean is None or not _measured(mean, level):
         return here
     there = mean.at(level)
+    if there is not None and there.leaks_later:
+        return None
     if there is None or here.value is None or there.value is None:
         return None if there is None else here
     growing = (row.curve[-1].value or 0.0) > (row.curve[0].value or 0.0)  # curves go from weak to strong

@@ -286,6 +286,18 @@ def test_a_family_that_the_mean_gives_away_has_no_rank_at_the_server() -> None:
     assert server.rank == 1
 
 
+def test_a_mean_that_leaks_later_gives_no_rank_at_the_server() -> None:
+    update = row("noise", at("L1", 0.1, 0.92, share=0.03), curve=weak_to_strong(0.01, 10.0))
+    mean = row("noise", at("L1", 0.05, 0.8, share=0.05), curve=weak_to_strong(0.01, 10.0), point="aggregate", also=())
+    for later, rank in (((0.3, 0.2, 0.4), None), ((0.08, 0.04, 0.15), 1)):
+        figures = dataclasses.replace(mean.at_levels[0], trained=later)
+        board = dataclasses.replace(BOARD, rows=(update, dataclasses.replace(mean, at_levels=(figures,))))
+        ((server,),) = standings(board, "type-0").values()
+        assert server.rank == rank
+        if rank is None:
+            assert reason(server, "L1").endswith("30% named later in the mean")
+
+
 def test_a_level_of_one_update_is_not_a_level_of_all_updates() -> None:
     """15 updates: 42 % [31, 55] named, where L1 permits 6 %."""
     first = BOARD.rows[1]
