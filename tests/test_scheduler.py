@@ -118,8 +118,10 @@ def test_estimates_learn_from_what_is_most_alike() -> None:
     plain = estimates.seconds(attack(1))
     learn(attack(2, attack="dlg"), 5 * estimates.seconds(attack(2, attack="dlg")))
     assert estimates.seconds(attack(1)) == pytest.approx(5 * plain)  # another attack's: the machine is slower
+    assert estimates.measured(attack(3, attack="dlg")) and not estimates.measured(attack(1))
     learn(attack(2, DATA[1]), 3 * plain)
     assert estimates.seconds(attack(1)) == pytest.approx(3 * plain)  # its own, on other data
+    assert estimates.measured(attack(1)) and not estimates.measured(training(1))
     learn(attack(2), 2 * plain)
     assert estimates.seconds(attack(1)) == pytest.approx(2 * plain)  # on its own data
     for nonsense in (0.0, -1.0, 1e300):

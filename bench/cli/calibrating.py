@@ -39,7 +39,7 @@ from bench.record.tradeoff import federation as federation_key
 from bench.reference.tradeoff import shipped_tradeoff
 from bench.registry import entries as registry
 from bench.sweep.estimates import Estimates, Remaining
-from bench.sweep.plan import Resolver, schedule
+from bench.sweep.plan import Resolver, RunSchedule, schedule
 from bench.sweep.pool import WorkerPool
 from bench.sweep.processes import ProcessPool
 from bench.sweep.session import chosen_device, default_jobs, run_on
@@ -192,13 +192,17 @@ def _execute(
         planned.estimates.learn(record.cell, record.cost)
     if planned.waiting:
         before = f"; {len(planned.done)} done before" if planned.done else ""
-        about = duration(planned.seconds / len(pool.workers()))
-        say(f"  {len(planned.waiting)} cells on {processes(len(pool.workers()))}, about {about}{before}")
+        about = f", about {duration(planned.seconds / len(pool.workers()))}" if _measured(planned) else ""
+        say(f"  {len(planned.waiting)} cells on {processes(len(pool.workers()))}{about}{before}")
     settled = [records.read(records.record_path(context.run, cell.id)) for cell in planned.done]
     remaining = Remaining(planned.waiting, planned.estimates)
+
+    def left() -> float | None:
+        return remaining.left() if _measured(planned) else None
+
     console = Console(stderr=True, highlight=False)
     if len(settled) < len(distinct):
-        with Strengths(console, [item.cell for item in distinct.values()], settled, left=remaining.left) as screen:
+        with Strengths(console, [item.cell for item in distinct.values()], settled, left=left) as screen:
             run_on(pool, planned, context, remaining, screen)
     found = {each: records.read(records.record_path(context.run, each)) for each in distinct}
     crashed = [record for record in found.values() if record.status == "crashed"]
@@ -208,6 +212,12 @@ def _execute(
         )
     spent |= found
     return found
+
+
+def _measured(planned: RunSchedule) -> bool:
+    """Return whether the time of all waiting cells follows from measured times: a formula's time could contradict the
+    time said for the family."""
+    return all(map(planned.estimates.measured, planned.waiting))
 
 
 def _say_levels(listener: calibration.Listener, when: str, say: Callable[[str], None]) -> None:

@@ -1,5 +1,6 @@
 """Live display of a calibration: the bar of a run, and a line for each strength whose cells are finished."""
 
+import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
 
 from rich.console import Console, RenderableType
@@ -14,10 +15,13 @@ from bench.record.groups import grouped
 from bench.record.schema import Record
 from bench.sanitize import LONGEST, sanitize
 
+_SILENT = 60.0  # seconds without a finished strength after which a log gets a count of cells
+
 
 class Strengths(Screen):
     """Live display of a calibration's progress on `console`, as a context manager: as `Screen`, with a line for each
     finished strength of a defense in place of a table, such as `gaussian:variance=0.03 at type-1: 42% named (of 512)`.
+    A log also gets a count of cells after each minute without such a line.
 
     - `cells`: all cells (experiments) of this part of the calibration.
     - `settled`: earlier records (results) of these cells.
@@ -30,16 +34,21 @@ class Strengths(Screen):
         self._of = {cell.id: _key(cell) for cell in cells}
         self._groups = {key: len(each) for key, each in grouped(cells, _key).items()}
         self._found = grouped(settled, lambda record: self._of[record.id])
+        self._said = time.monotonic()
 
     def _say_record(self, record: Record) -> None:
         key = self._of[record.id]
         found = self._found.setdefault(key, [])
         found.append(record)
-        if len(found) == self._groups[key]:
-            left = self._left()
-            more = f"; {duration(left)} left" if left is not None and left >= 1 else ""
-            text = Text(sanitize(f"  {line(found)}{more}", LONGEST))
-            self._console.print(text, soft_wrap=not self._console.is_terminal)
+        whole = len(found) == self._groups[key]
+        if not whole and not (self._lines and time.monotonic() - self._said > _SILENT):
+            return
+        left = self._left()
+        more = f"; {duration(left)} left" if left is not None and left >= 1 else ""
+        told = line(found) if whole else f"{len(self.records)} of {self._cells} cells"
+        text = Text(sanitize(f"  {told}{more}", LONGEST))
+        self._console.print(text, soft_wrap=not self._console.is_terminal)
+        self._said = time.monotonic()
 
     def _tables(self) -> tuple[RenderableType, ...]:
         return ()

@@ -88,6 +88,14 @@ class Estimates:
                     return self._by_formula(cell) * self._medians[kind]
         return self._by_formula(cell)
 
+    def measured(self, cell: AnyCell) -> bool:
+        """Return whether the estimate of the cell's (experiment's) run time follows from measured times of similar
+        cells, and not from the formula only."""
+        if self._took_elsewhere(cell) is not None:
+            return True
+        with self._lock:
+            return any(kind in self._ratios for kind in tuple(_kinds(cell))[:-1])  # the last key: any attack
+
     def _took_elsewhere(self, cell: AnyCell) -> float | None:
         """Return a cell's published time, or None if unknown. The time is cached, because the remaining time is
         estimated every two seconds."""
