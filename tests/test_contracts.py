@@ -566,8 +566,8 @@ class _HumWithMean(_Hum):
 
 
 def test_noise_that_depends_on_the_gradient_needs_a_density_or_a_variance() -> None:
-    ok = [_HumInFull(), _HumWithVariance()]
-    wrong = {
+    ok: list[_Hum] = [_HumInFull(), _HumWithVariance()]
+    wrong: dict[_Hum, str] = {
         _HumWithVariance(share=0.5): "by what passes",
         _HumWithBias(): "has the mean",
         _HumWithMean(): "state `noise`, `variance_at` or `log_density`",

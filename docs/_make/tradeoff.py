@@ -150,8 +150,8 @@ def page(tradeoff: Tradeoff) -> str:
             if met := [each for each in differing if each.rank is not None]:
                 parts.append("\n" + _filled(_heads(levels), [_line(tradeoff, each, levels) for each in met]))
             if missed := [each for each in differing if each.rank is None]:
-                groups = grouped(missed, partial(_missed, levels))
-                texts = (f"{_families(its)}: {text}" for text, its in groups.items())
+                reasons = grouped(missed, partial(_missed, levels))
+                texts = (f"{_families(its)}: {text}" for text, its in reasons.items())
                 parts.append("\n" + paragraph(f"No level met.  {'; '.join(texts)}."))
     absent = [row for row in tradeoff.rows if row.absent is not None]
     if absent:
