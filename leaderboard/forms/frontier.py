@@ -169,7 +169,7 @@ def _chart(
         "named:Q",
         scale=_LOG,
         axis=alt.Axis(format=".1~%", values=[1, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01]),
-        title="examples that an informed attacker names, in the first round or later (right is private)",
+        title=["examples that an informed attacker names,", "in the first round or later (right is private)"],
     )
     y = alt.Y(
         "kept:Q",
@@ -177,7 +177,7 @@ def _chart(
         title="accuracy kept, % of undefended",
     )
     shown = {each["label"]: colour_of[each["line"]] for each in points if each["label"] != _OTHERS}
-    legend = alt.Legend(title="accuracy kept at L1", orient="bottom-left", offset=12, labelLimit=0, labelFontSize=13)
+    legend = alt.Legend(title="accuracy kept at L1", orient="bottom", columns=1, labelLimit=0, labelFontSize=13)
     colour = alt.Color(
         "label:N", scale=alt.Scale(domain=[*shown, _OTHERS], range=[*shown.values(), _GREY]), legend=legend
     )
@@ -222,5 +222,5 @@ def _title(tradeoff: Tradeoff, point: str, ranked: Sequence[Standing]) -> list[s
     first = (
         f"{_PLACES[point]}, {len(hidden)} of {len(ranked)} families hide an update's examples and stay useful; {best}"
     )
-    second = f"{one.dataset}, {one.model}; right of the dashed line: L1, chance + 5 points; filled: proved by ε."
-    return [first, f"{second}  Points are of other victims than the calibration's, and scatter about the line"]
+    second = f"{one.dataset}, {one.model}; right of the dashed line: L1, chance + 5 points; filled: proved by ε"
+    return [first, second, "Points are of other victims than the calibration's, and scatter about the line"]
