@@ -79,6 +79,7 @@ class TokenSpan(Attack):
     reference = "Petrov et al. 2024 (DAGER)"
     takes = ("text",)
     iterative = False
+    reading_seconds = 0.5
     most_examples = 32
 
     starts: int = parameter(
