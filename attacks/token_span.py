@@ -596,10 +596,11 @@ def _candidates(left: _Left, whole: "_Outside") -> Tensor:
             with torch.no_grad():
                 inputs = net.inputs(space.path, texts)
                 squares.append(space.squares(inputs))
-                moved = left.tolerances(space.path, texts, inputs)
-            tolerances.append(_MEMBER + moved / space.lengths(inputs).sqrt())
+                if left.drifted:  # lengths cost as much as the test
+                    moved = left.tolerances(space.path, texts, inputs)
+                    tolerances.append(_MEMBER + moved / space.lengths(inputs).sqrt())
         far = torch.cat(squares)
-        members = inside & (far <= torch.cat(tolerances).square())
+        members = inside & (far <= (torch.cat(tolerances).square() if left.drifted else _MEMBER**2))
         if space.exact and members[:, 0].any():
             inside, exact = members, True
         closest = far.topk(min(2 * count, len(far)), 0, largest=False).indices
