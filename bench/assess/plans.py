@@ -89,7 +89,8 @@ class Plan:
     naming: Naming | str
     """Candidates for the attack `gallery`, or the reason why it does not run."""
     trials: Trials | str | None
-    """True examples and strangers for `bench.assess.members`, or the reason for their absence; None: `gallery` runs."""
+    """True examples and strangers for `bench.assess.members`, or the reason for their absence; None: a single
+    local step that `gallery` reads."""
     trial_seconds: float
     """Expected duration of the recognition by `trials`, in seconds."""
 
@@ -139,7 +140,9 @@ def _plan(
         if not searches[-1].refused or reading.examples > EXAMPLES:
             break
     naming = _naming(reading, inputs, labels, client, to_name, seed)
-    trials = _trials(client, seed) if name == "update" and isinstance(naming, str) else None
+    # after several local steps the time may end the gallery's search
+    with_trials = name == "update" and (isinstance(naming, str) or reading.steps > 1)
+    trials = _trials(client, seed) if with_trials else None
     return Plan(
         name=name,
         reads=reads,

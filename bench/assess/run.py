@@ -161,8 +161,11 @@ def _listener(plan: Plan, client: Client, defense: Chosen | None, folder: Path, 
     attempt, recognised = _gallery(plan, defense, seed)
     attempts.append(attempt)
     if plan.trials is not None:
-        attempt, recognised = _members(plan, client)
+        attempt, member = _members(plan, client)
         attempts.append(attempt)
+        recognised = max(
+            (each for each in (recognised, member) if each), key=lambda each: each.share.value, default=None
+        )
     if recognised is not None:
         figures["recognised"] = recognised
     return Listener(
