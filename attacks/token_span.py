@@ -198,10 +198,10 @@ def _by_tokens(
     text is certain if its vectors leave the row space with the gradient, and all texts are certain if the reading is
     used up. `certain` and `others` are texts from earlier searches."""
     while len(left.gone) < left.count:
-        found, extended = search.grown({*certain, *others})
-        after = left.without(search, sorted(found, key=lambda text: found[text])[: left.room])
-        new = {text: found[text] for text in after.gone - left.gone}
-        others = others | {text: loss for text, loss in found.items() if text not in new and text in after.kept}
+        longest, extended = search.grown({*certain, *others})
+        after = left.without(search, sorted(longest, key=lambda text: longest[text])[: left.room])
+        new = {text: longest[text] for text in after.gone - left.gone}
+        others = others | {text: loss for text, loss in longest.items() if text not in new and text in after.kept}
         if not new:
             break
         exact = {text: loss for text, loss in new.items() if loss <= _EXACT and not extended}
@@ -255,16 +255,15 @@ class _Left:
         known = {name: value - self.rest[name] for name, value in self.sent.items()}
         return replace(self, net=self.first.moved(known, self.steps * self.rate))
 
-    def tolerances(self, path: str, texts: Tensor, inputs: Tensor) -> Tensor:
-        """Return how far the input vectors of the layer at `path` may be off the row space for the `texts` (text,
-        position), as these vectors move in later local steps: a distance (text, position). `inputs` (text, position,
-        value + 1) are the vectors at the present weights."""
-        later = self.steps - sum(end <= len(self.gone) for end in self.ends)
-        if not self.drifted or later < 2:
-            return inputs.new_zeros(inputs.shape[:-1])
-        last = self.first.moved(self.sent, self.steps * self.rate)
-        moved: Tensor = torch.linalg.vector_norm(last.inputs(path, texts) - inputs, dim=-1)
-        return (1 - 1 / later) * moved
+    @property
+    def last(self) -> "_Net | None":
+        """The model at the weights after all local steps; None if the first test needs no tolerance."""
+        return self.first.moved(self.sent, self.steps * self.rate) if self.drifted and self.later > 1 else None
+
+    @property
+    def later(self) -> int:
+        """Number of local steps whose texts are unknown."""
+        return self.steps - sum(end <= len(self.gone) for end in self.ends)
 
     def remains(self) -> float:
         """Return the length of the rest, relative to the reading's."""
@@ -588,7 +587,7 @@ def _candidates(left: _Left, whole: "_Outside") -> Tensor:
     result = torch.zeros(net.tokens, net.positions, dtype=torch.bool)
     inside, exact = torch.ones(len(ids), net.positions, dtype=torch.bool), False
     nearest = inside
-    spaces = [_Outside.of(net, paths, left, left.limit) for paths in _seen(net.single, left.rest)]
+    spaces, last = [_Outside.of(net, paths, left, left.limit) for paths in _seen(net.single, left.rest)], left.last
     for space in reversed(spaces or [whole]):
         squares, tolerances = [], []
         for part in ids.split(_CHUNK):
@@ -596,11 +595,12 @@ def _candidates(left: _Left, whole: "_Outside") -> Tensor:
             with torch.no_grad():
                 inputs = net.inputs(space.path, texts)
                 squares.append(space.squares(inputs))
-                if left.drifted:  # lengths cost as much as the test
-                    moved = left.tolerances(space.path, texts, inputs)
+                if last is not None:  # vectors move in later steps, by up to 1 - 1/L of their way to the last weights
+                    way = torch.linalg.vector_norm(last.inputs(space.path, texts) - inputs, dim=-1)
+                    moved = (1 - 1 / left.later) * way
                     tolerances.append(_MEMBER + moved / space.lengths(inputs).sqrt())
         far = torch.cat(squares)
-        members = inside & (far <= (torch.cat(tolerances).square() if left.drifted else _MEMBER**2))
+        members = inside & (far <= (torch.cat(tolerances).square() if tolerances else _MEMBER**2))
         if space.exact and members[:, 0].any():
             inside, exact = members, True
         closest = far.topk(min(2 * count, len(far)), 0, largest=False).indices
@@ -693,8 +693,8 @@ class _Search:
         if self.whole.exact and self.whole.null.shape[1]:
             for extended in (False, True):
                 outside = self._extended() if extended else self.whole
-                found = self._longest_inside(outside, known)
-                if new := {text: loss for text, loss in found.items() if extended or loss <= _EXACT}:
+                longest = self._longest_inside(outside, known)
+                if new := {text: loss for text, loss in longest.items() if extended or loss <= _EXACT}:
                     return new, extended
         return {}, True
 

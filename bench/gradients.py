@@ -41,10 +41,17 @@ def example_loss(model: nn.Module) -> Callable[[dict[str, Tensor], Tensor, Tenso
     """Return a function for `torch.func` that computes the loss of `model` for a single example: the cross entropy, or
     a language model's loss of next tokens. The function's arguments are weights, name → (*parameter shape), an input
     (*shape), and a label () or class probabilities (class,)."""
-    of_batch = next_token_loss if predicts_tokens(model) else F.cross_entropy
+    of_batch = batch_loss(model)
+    return lambda weights, x, y: of_batch(weights, x[None], y[None])
 
-    def loss(weights: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        return of_batch(functional_call(model, weights, (x[None],)), y[None])
+
+def batch_loss(model: nn.Module) -> Callable[[dict[str, Tensor], Tensor, Tensor], Tensor]:
+    """As `example_loss`, for the mean loss of a batch: inputs (example, *shape), and labels (example,) or class
+    probabilities (example, class)."""
+    of_outputs = next_token_loss if predicts_tokens(model) else F.cross_entropy
+
+    def loss(weights: dict[str, Tensor], inputs: Tensor, labels: Tensor) -> Tensor:
+        return of_outputs(functional_call(model, weights, (inputs,)), labels)
 
     return loss
 

@@ -46,8 +46,9 @@ def _best(reading: Reading, row: int, scores: Tensor) -> Tensor:
 def _of_one(reading: Reading) -> Tensor:
     """Return the scores (reading, candidate) of the only unknown example behind several local steps."""
     mismatch = by_description(reading)
-    seen = [_of_row(observations(reading), row) for row in range(len(reading))]
-    return torch.stack([steps.likelihoods(mismatch, each, row) for row, each in enumerate(seen)])
+    observed = observations(reading)
+    rows = (_of_row(observed, row) for row in range(len(reading)))
+    return torch.stack([steps.likelihoods(mismatch, seen, row) for row, seen in enumerate(rows)])
 
 
 def _of_row(observed: Sequence[Tensors], row: int) -> list[dict[str, Tensor]]:

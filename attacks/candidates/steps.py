@@ -88,9 +88,9 @@ def most_likely(
     for _ in range(_KICKS):
         if least <= search.exact or time.monotonic() > until:
             break
-        loss, found = search.descend(search.kicked(best, generator))
+        loss, members = search.descend(search.kicked(best, generator))
         if loss <= least:
-            again, least, best = set(best.tolist()) == set(found.tolist()), loss, found
+            again, least, best = set(best.tolist()) == set(members.tolist()), loss, members
             if again:
                 break
     return best

@@ -107,8 +107,8 @@ def at(defense: Entry, position: float | None) -> Entry:
 
 def declared_class(name: str) -> type[Defense]:
     """Return the registered class of the defense with this `name`."""
-    found: type[Defense] = registry.load("defenses", name)
-    return found
+    entry: type[Defense] = registry.load("defenses", name)
+    return entry
 
 
 def typed(defense: Entry) -> str:

@@ -33,20 +33,20 @@ class Strengths(Screen):
         super().__init__(console, settled, cells=len(cells), left=left, quiet=False)
         self._of = {cell.id: _key(cell) for cell in cells}
         self._groups = {key: len(each) for key, each in grouped(cells, _key).items()}
-        self._found = grouped(settled, lambda record: self._of[record.id])
+        self._finished = grouped(settled, lambda record: self._of[record.id])
         self._said = time.monotonic()
 
     def _say_record(self, record: Record) -> None:
         key = self._of[record.id]
-        found = self._found.setdefault(key, [])
-        found.append(record)
-        whole = len(found) == self._groups[key]
+        group = self._finished.setdefault(key, [])
+        group.append(record)
+        whole = len(group) == self._groups[key]
         if not whole and not (self._lines and time.monotonic() - self._said > _SILENT):
             return
         left = self._left()
         more = f"; {duration(left)} left" if left is not None and left >= 1 else ""
-        told = line(found) if whole else f"{len(self.records)} of {self._cells} cells"
-        text = Text(sanitize(f"  {told}{more}", LONGEST))
+        progress = line(group) if whole else f"{len(self.records)} of {self._cells} cells"
+        text = Text(sanitize(f"  {progress}{more}", LONGEST))
         self._console.print(text, soft_wrap=not self._console.is_terminal)
         self._said = time.monotonic()
 
@@ -85,9 +85,9 @@ def _when(cell: AttackCell) -> str:
 
 def _trained(cell: TrainingCell, records: Iterable[Record]) -> str:
     """Return the accuracy of trainings that differ in the learning rate, or in the seed."""
-    found = sorted((accuracy_of(record), record.cell.federated.rate) for record in records)
-    (least, _), (most, best) = found[0], found[-1]
-    if len({rate for _, rate in found}) > 1:
+    ranked = sorted((accuracy_of(record), record.cell.federated.rate) for record in records)
+    (least, _), (most, best) = ranked[0], ranked[-1]
+    if len({rate for _, rate in ranked}) > 1:
         return f"{most:.1%} accuracy after {cell.rounds} rounds, best rate {best:g}"
-    accuracy = f"{100 * least:.1f}–{most:.1%}" if len(found) > 1 else f"{most:.1%}"
-    return f"{accuracy} accuracy after {cell.rounds} rounds ({len(found)} trainings)"
+    accuracy = f"{100 * least:.1f}–{most:.1%}" if len(ranked) > 1 else f"{most:.1%}"
+    return f"{accuracy} accuracy after {cell.rounds} rounds ({len(ranked)} trainings)"

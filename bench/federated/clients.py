@@ -12,9 +12,8 @@ from functools import cached_property
 from typing import Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch.func import grad, vmap
 
 from bench.cell import Federated
 from bench.defenses.base import Context, Draws, Local, Scaling, State, Tensors, Transform
@@ -24,8 +23,8 @@ from bench.federated.draws import StreamDraws
 from bench.federated.replayed import replayed
 from bench.federated.stacks import stack
 from bench.federated.stages import DrawKey, Stages
-from bench.gradients import example_loss, one_hot
-from bench.training import next_token_loss, predicts_tokens
+from bench.gradients import batch_loss, example_loss, one_hot
+from bench.training import predicts_tokens
 
 
 class Gradients(Protocol):
@@ -123,18 +122,14 @@ class FuncGradients:
         return ExampleGradients({name: value.detach() for name, value in gradients.items()})
 
     def _of_all(self) -> dict[str, Tensor]:
-        def loss(weights: Tensors, inputs: Tensor, labels: Tensor) -> Tensor:
-            return F.cross_entropy(functional_call(self._model, dict(weights), (inputs,)), labels)
-
-        gradients: dict[str, Tensor] = vmap(grad(loss))(self._weights, self._inputs, self._labels)
+        of_client = grad(batch_loss(self._model))
+        gradients: dict[str, Tensor] = vmap(of_client)(self._weights, self._inputs, self._labels)
         return {name: value.detach() for name, value in gradients.items()}
 
     def _of_client(self, client: int) -> dict[str, Tensor]:
         weights = {name: value[client].detach().requires_grad_() for name, value in self._weights.items()}
         with torch.enable_grad():
-            logits = functional_call(self._model, weights, (self._inputs[client],))
-            of_batch = next_token_loss if predicts_tokens(self._model) else F.cross_entropy
-            loss = of_batch(logits, self._labels[client])
+            loss = batch_loss(self._model)(weights, self._inputs[client], self._labels[client])
         gradients = torch.autograd.grad(loss, list(weights.values()))
         return dict(zip(weights, gradients, strict=True))
 

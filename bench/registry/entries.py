@@ -20,13 +20,7 @@ from bench.registry import files, plugins, static
 
 KINDS = ("attacks", "defenses", "datasets", "models", "detectors")
 DISTRIBUTION = "gradient-leakage-bench"
-SINGULAR = {
-    "attacks": "attack",
-    "defenses": "defense",
-    "datasets": "data set",
-    "models": "model",
-    "detectors": "detector",
-}
+SINGULAR = files.SINGULAR
 _BASES = {
     "attacks": "bench.attacks.base:Attack",
     "defenses": "bench.defenses.base:Defense",

@@ -7,7 +7,7 @@ from pathlib import Path
 from bench.registry.plugins import kebab
 
 _LARGEST = 1 << 20  # bytes
-_KINDS = {
+SINGULAR = {  # kind of entry → word for an entry
     "attacks": "attack",
     "defenses": "defense",
     "datasets": "data set",
@@ -30,13 +30,13 @@ def remedy(name: str, typed: str) -> str | None:
     if not path.is_file():
         return f"{name!r} is no name, and no such file is here"
     try:
-        found = list(_entries(path))
+        named = list(_entries(path))
     except (OSError, ValueError, SyntaxError) as error:
         return f"{name!r} is a file, and no name; it cannot be read: {str(error).splitlines()[0]}"
-    if not found:
+    if not named:
         return f"{name!r} is a file, and no name; it defines no attack, defense, data set, model or detector"
-    command = typed.replace("NAME", found[0][1] if len(found) == 1 else "NAME")
-    listed = ", ".join(f"{_KINDS[kind]} {entry!r}" for kind, entry in found)
+    command = typed.replace("NAME", named[0][1] if len(named) == 1 else "NAME")
+    listed = ", ".join(f"{SINGULAR[kind]} {entry!r}" for kind, entry in named)
     return f"{name!r} is a file, and no name; type `{command} --plugin {name}` (in the file: {listed})"
 
 
@@ -61,7 +61,7 @@ def _imported(tree: ast.Module) -> Iterator[tuple[str, str]]:
         if isinstance(node, ast.ImportFrom) and node.module:
             package, _, rest = node.module.partition(".")
             kind = rest.partition(".")[0]
-            if package == "bench" and kind in _KINDS:
+            if package == "bench" and kind in SINGULAR:
                 yield from ((each.asname or each.name, kind) for each in node.names if each.name not in _NO_ENTRIES)
 
 
