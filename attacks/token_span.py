@@ -26,6 +26,7 @@ _MEMBER = 1e-4  # share of a vector's length outside the row space: rounding, if
 _EXACT = 1e-9  # mean square of these shares over a text's tokens: certain
 _ABOVE = 1.6  # of the median singular value: more than noise
 _DRAWN = 256  # random texts that show in which directions vectors differ at all
+_FIRST = 16  # directions outside the row space, for the first test of a token
 _CHUNK = 64  # texts in a forward pass: their vectors stay in the processor's cache
 _CLOSE = 4  # changed texts compared again in double precision, in single precision the nearest
 _STARTS = 8  # texts improved in parallel
@@ -567,6 +568,12 @@ class _Outside:
         """Return the directions in single precision."""
         return replace(self, null=self.null.float(), idle=self.idle.float())
 
+    def some(self, count: int) -> "_Outside":
+        """Return `count` random orthogonal directions outside the row space: the share of a vector's squared length in
+        them is at most the share in all directions."""
+        drawn = torch.randn(self.null.shape[1], count, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+        return replace(self, null=self.null @ torch.linalg.qr(drawn).Q) if count < len(drawn) else self
+
     def squares(self, inputs: Tensor) -> Tensor:
         """Return the share of each vector's squared length that is outside the gradient's row space: (...,); 1 if
         the row space holds every vector. `inputs` (..., value + 1) are the vectors."""
@@ -586,27 +593,42 @@ def _candidates(left: _Left, whole: "_Outside") -> Tensor:
     ids = allowed.nonzero()[:, 0].double()
     result = torch.zeros(net.tokens, net.positions, dtype=torch.bool)
     inside, exact = torch.ones(len(ids), net.positions, dtype=torch.bool), False
-    nearest = inside
-    spaces, last = [_Outside.of(net, paths, left, left.limit) for paths in _seen(net.single, left.rest)], left.last
-    for space in reversed(spaces or [whole]):
-        squares, tolerances = [], []
-        for part in ids.split(_CHUNK):
-            texts = part[:, None].expand(-1, net.positions)
-            with torch.no_grad():
-                inputs = net.inputs(space.path, texts)
-                squares.append(space.squares(inputs))
-                if last is not None:  # vectors move in later steps, by up to 1 - 1/L of their way to the last weights
-                    way = torch.linalg.vector_norm(last.inputs(space.path, texts) - inputs, dim=-1)
-                    moved = (1 - 1 / left.later) * way
-                    tolerances.append(_MEMBER + moved / space.lengths(inputs).sqrt())
-        far = torch.cat(squares)
-        members = inside & (far <= (torch.cat(tolerances).square() if tolerances else _MEMBER**2))
-        if space.exact and members[:, 0].any():
+    # the layers on a token's whole vector come first: LoRA's B has few inputs, and tests the tokens that are left
+    spaces = [_Outside.of(net, paths, left, left.limit) for paths in _seen(net.single, left.rest)] or [whole]
+    for space in spaces:
+        if space.exact and (members := _members(left, space, ids, inside))[:, 0].any():
             inside, exact = members, True
-        closest = far.topk(min(2 * count, len(far)), 0, largest=False).indices
-        nearest = torch.zeros_like(inside).scatter_(0, closest, True)  # at last, of the widest vectors
-    result[allowed] = inside if exact else nearest
+    result[allowed] = inside if exact else _nearest(net, spaces[0], ids, 2 * count)
     return result
+
+
+def _members(left: _Left, space: "_Outside", ids: Tensor, inside: Tensor) -> Tensor:
+    """Return which tokens' vectors lie in the row space of `space`, (token, position). Tokens `ids` (token,) are tested
+    at the positions in `inside` (token, position): first in some directions outside the row space, so that a large
+    vocabulary takes seconds, then in all directions."""
+    net, last, some, members = left.net, left.last, space.some(_FIRST), torch.zeros_like(inside)
+    for part in inside.any(1).nonzero()[:, 0].split(_CHUNK):
+        texts = ids[part, None].expand(-1, net.positions)
+        with torch.no_grad():
+            inputs = net.inputs(space.path, texts)
+            tolerance = torch.full(texts.shape, _MEMBER, dtype=torch.float64)
+            if last is not None:  # vectors move in later steps, by up to 1 - 1/L of their way to the last weights
+                way = torch.linalg.vector_norm(last.inputs(space.path, texts) - inputs, dim=-1)
+                tolerance += (1 - 1 / left.later) * way / space.lengths(inputs).sqrt()
+            near = inside[part] & (some.squares(inputs) <= tolerance.square())
+            near[near.clone()] = space.squares(inputs[near]) <= tolerance[near].square()
+        members[part] = near
+    return members
+
+
+def _nearest(net: _Net, space: "_Outside", ids: Tensor, count: int) -> Tensor:
+    """Return for each position the `count` tokens of `ids` (token,) that are nearest to the row space of `space`:
+    (token, position)."""
+    with torch.no_grad():
+        texts = (part[:, None].expand(-1, net.positions) for part in ids.split(_CHUNK))
+        far = torch.cat([space.squares(net.inputs(space.path, each)) for each in texts])
+    closest = far.topk(min(count, len(far)), 0, largest=False).indices
+    return torch.zeros(far.shape, dtype=torch.bool).scatter_(0, closest, True)
 
 
 class _Search:

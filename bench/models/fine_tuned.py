@@ -61,7 +61,7 @@ class _Lora(nn.Module):
         self.a, self.b = nn.Linear(width, rank, bias=False), nn.Linear(rank, width, bias=False)
 
     def forward(self, z: Tensor) -> Tensor:
-        out: Tensor = self.base(z) + self.b(self.a(z))
+        out: Tensor = self.b(self.a(z)) + self.base(z)  # in this order: passes that read B's inputs skip the base
         return out
 
 
