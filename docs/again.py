@@ -2,12 +2,13 @@
 
 EXPORT: a name in docs/exports, such as niss-labels; none: all.  The cell: the cheapest finished cell that
 needs no other, or the cell whose id begins with ID.  A line for each cell; docs/exports/again.json keeps the lines.
-Unfinished trainings continue from FOLDER (runs/again).  Exit code 1 if a figure differs beyond its interval.
+A training longer than M minutes is compared as far as it came.  Exit code 1 if a figure differs beyond its interval.
 """
 
 import argparse
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,16 +18,13 @@ from _make.again import Again
 
 from bench.answer.context import Memory, RunContext, TrainingProgress
 from bench.answer.run import run
-from bench.cell import TrainingCell
 from bench.errors import BenchError
 from bench.isolation.process import single_threaded
 from bench.record import store as records
 from bench.record.fingerprint import own
-from bench.record.schema import Record
-from bench.sweep.estimates import formula
+from bench.record.schema import Record, TrainingResult
 
 FOLDER = Path(__file__).parent / "exports"
-SURE = 4  # rounds before a training's time is known: the first has set-up in it
 
 
 def main(names: Sequence[str], minutes: float, out: Path, folder: Path = FOLDER) -> int:
@@ -54,28 +52,33 @@ def main(names: Sequence[str], minutes: float, out: Path, folder: Path = FOLDER)
 
 
 def _again(export: str, old: Record, out: Path, device: str, minutes: float, commit: str) -> Again:
-    def limited(progress: TrainingProgress) -> None:
-        if progress.round >= SURE and progress.seconds_left > 60 * minutes:
-            raise BenchError(f"{progress.seconds_left / 60:.0f} minutes left after round {progress.round}")
+    curve: list[tuple[int, float]] = []
+    began = time.perf_counter()
 
-    if isinstance(old.cell, TrainingCell) and old.environment and old.environment.device != device:
-        expected = formula(old.cell, ()) / 60
-        if expected > minutes:
-            return again.failed(export, commit, old, f"about {expected:.0f} minutes here, by estimate")
+    def limited(progress: TrainingProgress) -> None:
+        curve.append((progress.round, progress.accuracy))
+        tested = isinstance(old.result, TrainingResult) and progress.round in dict(old.result.curve)
+        if tested and progress.seconds_left > 0 and time.perf_counter() - began > 60 * minutes:
+            raise BenchError(f"stopped after {progress.round} rounds")
+
     path = records.record_path(out, old.id)
     new = records.read(path) if path.exists() else None
     if new is None or new.status != old.status or new.provenance.bench != own():
         new = run(old.cell, RunContext(run=out, data_dir=None, device=device), Memory(), on_progress=limited)
         records.write(out, new)
-    if new.status != old.status:
-        return again.failed(export, commit, old, new.reason or new.status)
-    return again.compared(export, commit, old, new)
+    if new.status == old.status:
+        return again.compared(export, commit, old, new)
+    return (
+        again.begun(export, commit, old, new, curve)
+        if curve
+        else again.failed(export, commit, old, new.reason or new.status)
+    )
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("exports", nargs="*", metavar="EXPORT[:ID]")
-    parser.add_argument("--minutes", type=float, default=15.0, help="longest training; others are named (15)")
+    parser.add_argument("--minutes", type=float, default=15.0, help="time for a training (15)")
     parser.add_argument("--out", type=Path, default=Path("runs/again"), help="folder of the runs")
     options = parser.parse_args()
     sys.exit(main(options.exports, options.minutes, options.out))

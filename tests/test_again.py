@@ -4,10 +4,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from _make import again
 from tests.records import MACHINE, attack_cell, attack_record, training_record, with_result
 
 from bench.cell import AttackCell
+from bench.errors import BenchError
 from bench.record.schema import Cost, Privacy, Record, Status
 
 HALF = [(True,), (False,)] * 8
@@ -62,6 +64,23 @@ def test_trainings_are_compared_by_accuracy_on_their_test_examples() -> None:
     assert verdict(old, training_record(0.9)) == again.EQUAL
     assert verdict(old, training_record(0.91)) == again.WITHIN  # of 2000: ± 1.3 points
     assert verdict(old, training_record(0.8)) == again.DIFFERS
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "said"), [(0.4, again.EQUAL), (0.4005, again.ROUNDING), (0.41, again.WITHIN), (0.5, again.DIFFERS)]
+)
+def test_a_training_that_was_only_begun_is_compared_round_by_round(accuracy: float, said: str) -> None:
+    old = training_record(0.9, result={"curve": ((0, 0.1), (5, 0.4), (10, 0.6), (20, 0.9))})
+    line = again.begun("p-one", "a", old, old, [(4, 0.3), (5, accuracy), (6, accuracy), (10, 0.6), (11, 0.6)])
+    assert (line.verdict, line.rounds, line.old) == (said, 10, "60.00 % after 10 of 20 rounds")
+    assert "- First rounds only: `p-one` (10 of 20 rounds).\n" in again.section([line], {})
+
+
+def test_no_tested_round_is_no_comparison() -> None:
+    with pytest.raises(BenchError, match="more --minutes"):
+        again.begun(
+            "p-one", "a", training_record(0.9, result={"curve": ((0, 0.1), (5, 0.4))}), training_record(), [(4, 0.1)]
+        )
 
 
 def test_a_missing_library_and_a_younger_field_are_no_differences() -> None:

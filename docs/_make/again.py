@@ -16,6 +16,7 @@ from bench.scoring.intervals import wilson
 
 EQUAL, ROUNDING, WITHIN, DIFFERS, OPEN = "equal", "equal to rounding", "within the interval", "differs", "not run"
 VERDICTS = (EQUAL, ROUNDING, WITHIN, DIFFERS, OPEN)
+ROUNDED = 1e-5  # of an accuracy: exports keep five digits
 SMALL = 1e-3  # difference of a figure, relative or absolute, by another order of sums
 FEW = 4  # names of differing fields in a line
 FILE = "again.json"
@@ -41,6 +42,8 @@ class Again:
     """Differences of machine and code, and the most frequent names of differing fields with their counts."""
     commit: str
     """Commit of the second run."""
+    rounds: int | None = None
+    """Compared rounds of a training that was begun only; None for a whole cell."""
 
     @property
     def both(self) -> str:
@@ -92,6 +95,31 @@ def compared(export: str, commit: str, old: Record, new: Record) -> Again:
     )
 
 
+def begun(export: str, commit: str, old: Record, new: Record, curve: Sequence[tuple[int, float]]) -> Again:
+    """Compare a training's first rounds: `curve`, (round, test accuracy) as far as the second run came, with the curve
+    of `old` at the same rounds.  `new`: the unfinished record of the second run.  Raises `BenchError` without a common
+    tested round."""
+    assert isinstance(old.cell, TrainingCell) and isinstance(old.result, TrainingResult)
+    count, here = old.cell.test_examples, dict(curve)
+    both = [(at, before, here[at]) for at, before in old.result.curve if at and at in here]
+    if not both:
+        raise BenchError(f"{export}: no test within {len(curve)} rounds of {old.id[:8]}; give more --minutes")
+    most = max(abs(before - after) for _, before, after in both)
+    near = all(_meet(wilson(before * count, count), wilson(after * count, count)) for _, before, after in both)
+    last, before, after = both[-1]
+    return Again(
+        export=export,
+        cell=old.id[:8],
+        what=what(old),
+        old=f"{100 * before:.2f} % after {last} of {old.result.rounds} rounds",
+        new=f"{100 * after:.2f} % after {last} of {old.result.rounds} rounds",
+        verdict=EQUAL if most < ROUNDED else ROUNDING if most < SMALL else WITHIN if near else DIFFERS,
+        why="; ".join([*_machine(old.environment, new.environment), *_code(old, new)]),
+        commit=commit,
+        rounds=last,
+    )
+
+
 def failed(export: str, commit: str, old: Record, reason: str) -> Again:
     """A cell without a second record."""
     values = {"cell": old.id[:8], "what": what(old), "old": figure(old), "new": "–"}
@@ -118,8 +146,11 @@ def _differences(old: Record, new: Record, tolerance: float) -> list[tuple[str, 
 
 def _overlap(old: Record, new: Record) -> bool:
     """Whether the 95 % intervals of the main figures overlap: of an accuracy or of a success rate."""
-    (low, high), (least, most) = _interval(old), _interval(new)
-    return least <= high and low <= most
+    return _meet(_interval(old), _interval(new))
+
+
+def _meet(one: tuple[float, float], other: tuple[float, float]) -> bool:
+    return other[0] <= one[1] and one[0] <= other[1]
 
 
 def _interval(record: Record) -> tuple[float, float]:
@@ -170,6 +201,8 @@ def section(its: Sequence[Again], reasons: Mapping[str, str]) -> str:
     lines = [
         f"- `{each.export}`: {each.both}, {each.verdict}: {reasons.get(each.export, each.why)}." for each in others
     ]
+    if first := [f"`{each.export}` ({each.old.partition(' after ')[2]})" for each in its if each.rounds is not None]:
+        lines.append(f"- First rounds only: {', '.join(first)}.")
     if too_long := [f"`{each.export}`" for each in its if each.verdict == OPEN]:
         lines.append(f"- Not run: {', '.join(too_long)}.")
     return "\n".join([f"A cell of each export ran again (`python docs/again.py`): {said}.\n", *lines, ""])
