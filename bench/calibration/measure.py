@@ -33,7 +33,7 @@ class Federation:
     dataset: str
     """Name of the data set."""
     model: str
-    """Name of the model."""
+    """Name of the model; `, labels unknown` follows if the attacker does not know the labels."""
     attacks: Mapping[tuple[Question, str], tuple[Combination, ...]]
     """(measured quantity, interception point) → attacks from the calibration's matrix, one for each weight seed. The
     quantity is `named` (examples that the attack picks among granted candidates) or `reconstructed`."""
@@ -80,7 +80,7 @@ def federations(matrix: Matrix) -> tuple[Federation, ...]:
     return tuple(
         Federation(
             dataset=_first(rows)["dataset"].name,
-            model=_first(rows)["model"].name,
+            model=_first(rows)["model"].name + ("" if _first(rows)["grants"].labels else ", labels unknown"),
             attacks={asked: tuple(each) for asked, each in rows.items()},
             trainings=tuple(trainings.get(key, ())),
         )

@@ -134,7 +134,7 @@ class Row:
     dataset: str
     """Name of the data set."""
     model: str
-    """Name of the model."""
+    """Name of the model; `, labels unknown` follows if the attacker does not know the labels."""
     point: str
     """Interception point."""
     also: tuple[str, ...]
