@@ -8,7 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from bench import api
-from bench.attacks import token_span
+from bench.attacks.spans.candidates import candidates
+from bench.attacks.spans.dependence import dependent
+from bench.attacks.spans.layers import LayeredModel
+from bench.attacks.spans.remainder import Remainder
+from bench.attacks.spans.search import Search
+from bench.attacks.spans.subtraction import without
+from bench.attacks.spans.whole import WholeTexts
 from bench.attacks.token_span import TokenSpan
 from bench.contracts.situations import situation
 from bench.errors import BenchError
@@ -96,14 +102,15 @@ def test_the_tolerance_admits_tokens_of_later_local_steps() -> None:
     """Without the weights of a later step, its vectors are off the row space by as much as they have moved."""
     sentences = ids([[4, 17, 2, 9], [6, 2, 31, 8, 5]])
     reading = after_steps(sentences, rate=1.0)
-    net = token_span._Net.of(reading)
+    net = LayeredModel.of(reading)
     assert net is not None
     sent = {name: value[0, 0] / 2 for name, value in reading.values.items()}
-    left = token_span._Left(net=net, first=net, sent=sent, rest=sent, count=2, classes=2, steps=2, rate=1.0)
-    exact, tolerant = (replace(left, drifted=drifted).search(None) for drifted in (False, True))
-    assert [bool(exact._candidates[token, place]) for place, token in enumerate([4, 17, 2, 9])] == [True] * 4
-    assert [bool(exact._candidates[token, place]) for place, token in enumerate([6, 2, 31, 8, 5])] == [False] * 5
-    assert all(bool(tolerant._candidates[token, place]) for place, token in enumerate([6, 2, 31, 8, 5]))
+    left = Remainder(net=net, first=net, sent=sent, rest=sent, count=2, classes=2, steps=2, rate=1.0)
+    space = WholeTexts.of(left).space
+    exact, tolerant = (candidates(replace(left, drifted=drifted), space) for drifted in (False, True))
+    assert [bool(exact[token, place]) for place, token in enumerate([4, 17, 2, 9])] == [True] * 4
+    assert [bool(exact[token, place]) for place, token in enumerate([6, 2, 31, 8, 5])] == [False] * 5
+    assert all(bool(tolerant[token, place]) for place, token in enumerate([6, 2, 31, 8, 5]))
 
 
 class ByKeyword(nn.Module):
@@ -170,15 +177,15 @@ def test_right_texts_are_dependent_and_their_gradients_are_subtracted() -> None:
     sentences, labels = torch.tensor([first, second, *others]), [0, 1, 1, 0, 1]
     gradients = api.gradient(model, sentences, labels)
     reading = api.reading(gradients, model=model, shape=(8,), classes=2, batch=5, kind="text")
-    net = token_span._Net.of(reading)
+    net = LayeredModel.of(reading)
     assert net is not None
     sent = {name: value[0, 0].double() for name, value in reading.values.items()}
-    left = token_span._Left(net=net, first=net, sent=sent, rest=sent, count=5, classes=2)
-    search = left.search(None)
-    assert search.whole.rank < 40 and max(search.losses([first, second]).values()) > 1e-6
-    assert set(search.dependent([first, wrong, second])) == {first, second}
-    assert search.dependent([first, wrong]) == {}  # fewer vectors than the row space lacks
-    after = left.without(search, [first, second])
+    left = Remainder(net=net, first=net, sent=sent, rest=sent, count=5, classes=2)
+    search = Search.of(left, None)
+    assert search.whole.space.rank < 40 and max(search.losses([first, second]).values()) > 1e-6
+    assert set(dependent(search.whole, [first, wrong, second])) == {first, second}
+    assert dependent(search.whole, [first, wrong]) == {}  # fewer vectors than the row space lacks
+    after = without(left, search.whole, [first, second])
     assert after.gone == {first, second} and after.kept == ()
     rest = api.gradient(model, torch.tensor(others), labels[2:])
     assert all(torch.allclose(value, rest[name].double() * 3 / 5, atol=1e-6) for name, value in after.rest.items())
@@ -270,8 +277,8 @@ def test_single_precision_and_cut_padding_change_no_result(monkeypatch: pytest.M
     model = api.build("tiny-transformer", shape=(12,), classes=2, params={"tokens": 60, "width": 24})
     reading = read(model, ids([[7, 8, 9, 8, 7, 30], [1, 2, 3], [50, 8, 40, 41, 42]]))  # too many for its rank
     quick = attacked(reading, starts=3)
-    monkeypatch.setattr(token_span, "_CLOSE", 10**6)  # every text in double precision
-    monkeypatch.setattr(token_span, "_crops", lambda *_: False)
+    monkeypatch.setattr("bench.attacks.spans.search._CLOSE", 10**6)  # every text in double precision
+    monkeypatch.setattr("bench.attacks.spans.layers._crops", lambda *_: False)
     slow = attacked(reading, starts=3)
     assert torch.equal(quick.inputs, slow.inputs)
     assert quick.loss is not None and float(quick.loss[0]) == pytest.approx(float(slow.loss[0]), rel=1e-9)

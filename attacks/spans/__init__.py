@@ -1,0 +1,1 @@
+"""Parts for the attack on texts by gradients' row spaces."""

@@ -1,0 +1,149 @@
+"""Search for whole texts whose vectors lie in a row space, by exchanged tokens."""
+
+from collections.abc import Iterable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bench.attacks.spans.candidates import candidates
+from bench.attacks.spans.layers import CHUNK
+from bench.attacks.spans.outside import EXACT
+from bench.attacks.spans.remainder import Remainder
+from bench.attacks.spans.starts import Choices
+from bench.attacks.spans.whole import Texts, WholeTexts
+from bench.attacks.texts.embedding import vectors
+from bench.attacks.texts.language import Language
+from bench.kinds.texts import PAD
+
+_BETTER = 1e-7  # of the loss: rounding
+_CLOSE = 4  # changed texts compared again in double precision, in single precision the nearest
+_MOVES = 32  # exchanges of a token tested exactly, by the derivative the best
+_WIDER = 4  # times as many, before a start is given up
+_LEAST = 0.01  # of the mean share outside, in a position: bounds the weights of positions
+
+
+class Search:
+    """Search for texts whose vectors lie in the row space for whole texts."""
+
+    def __init__(self, whole: WholeTexts, allowed: Tensor, language: Language | None) -> None:
+        """`whole` tests texts, `allowed` (token, position) are the candidates, and `language` draws starts; None:
+        uniform starts only."""
+        self.whole = whole
+        """The test for whole texts."""
+        self.choices = Choices.of(allowed)
+        """The candidates."""
+        self._language = language
+        self._rough = whole.single_precision()
+        self._weights = torch.ones(allowed.shape[1], dtype=torch.float64)
+        if self.possible:
+            self._weights = self._weights_of(torch.full(allowed.shape[1:], PAD))
+
+    @classmethod
+    def of(cls, left: Remainder, language: Language | None) -> "Search":
+        """Prepare a search for the unknown texts in a reading. Known texts still in the rest extend its row space.
+
+        - `left`: the reading.
+        - `language`: a language model for starts; None: uniform starts only."""
+        whole = WholeTexts.of(left)
+        allowed = candidates(left, whole.space)
+        return cls(whole.with_known(left.kept) if left.kept else whole, allowed, language)
+
+    @property
+    def possible(self) -> bool:
+        """Whether any token passed the tests at the first position."""
+        return self.choices.longest > 0
+
+    def losses(self, texts: Iterable[tuple[int, ...]]) -> Texts:
+        """Return a map from `texts` (token ids) to losses."""
+        keys = list(texts)
+        losses: list[float] = []
+        with torch.no_grad():
+            for start in range(0, len(keys), CHUNK):
+                losses += self._loss(torch.tensor(keys[start : start + CHUNK])).tolist()
+        return dict(zip(keys, losses, strict=True))
+
+    def improve(self, draws: list[np.random.Generator], known: set[tuple[int, ...]]) -> Texts:
+        """Search for texts with a low loss: from a random text, exchange tokens until no exchange lowers the loss.
+        Return a map from the last text of each search (token ids) to its loss.
+
+        - `draws`: a random generator for each search.
+        - `known`: texts from earlier searches; random texts prefer tokens outside these texts."""
+        texts = torch.stack([self.choices.start(random, known, self._language) for random in draws])
+        with torch.no_grad():
+            losses = self._loss(texts)
+        wide, ended = [False] * len(texts), {}
+        active = list(range(len(texts)))
+        while active:
+            scores = self._promising(texts[active])
+            moves = [
+                self._moves(texts[row], score, wide[row], draws[row]) for row, score in zip(active, scores, strict=True)
+            ]
+            for row, (text, loss) in zip(list(active), self._nearest(moves), strict=True):
+                better = float(loss) < float(losses[row]) * (1 - _BETTER)
+                if better:
+                    texts[row], losses[row] = text, loss
+                if float(losses[row]) <= EXACT or (not better and wide[row]):
+                    ended[tuple(texts[row].tolist())] = float(losses[row])
+                    active.remove(row)
+                wide[row] = not better
+        return ended
+
+    def _loss(self, texts: Tensor) -> Tensor:
+        return self.whole.loss(texts, self._weights)
+
+    def _weights_of(self, empty: Tensor) -> Tensor:
+        """Return a weight for each position, (position,): random candidates then have equal losses on average. Without
+        weights, a text of only a first token that hardly changes between texts (such as [CLS]) is nearest."""
+        texts = self.choices.completed(empty, 0, np.random.default_rng(0))
+        with torch.no_grad():
+            parts = [self.whole.squares(part) for part in texts.split(CHUNK)]
+        total = torch.cat([torch.nn.functional.pad(part, (0, texts.shape[1] - part.shape[1])) for part in parts]).sum(0)
+        mean = total / (texts != PAD).sum(0).clamp_min(1)
+        overall = mean[: self.choices.longest].mean()
+        return overall / (mean + _LEAST * overall) if float(overall) > 0 else torch.ones_like(mean)
+
+    def _nearest(self, moves: list[Tensor]) -> list[tuple[Tensor, Tensor]]:
+        """Return the text with the lowest loss in each of `moves` (text, position), and its loss. Losses in single
+        precision select the texts whose losses are computed in double precision."""
+        with torch.no_grad():
+            texts = torch.cat(moves)
+            order = (texts != PAD).sum(1).argsort()  # texts of equal length in a pass
+            rough = torch.cat([self._rough.loss(texts[part], self._weights) for part in order.split(CHUNK)])[
+                order.argsort()
+            ]
+            each = zip(moves, rough.split([len(move) for move in moves]), strict=True)
+            close = [move[loss.topk(min(_CLOSE, len(loss)), largest=False).indices] for move, loss in each]
+            losses = self._loss(torch.cat(close)).split([len(move) for move in close])
+        best = [int(loss.argmin()) for loss in losses]
+        return [(move[n], loss[n]) for move, loss, n in zip(close, losses, best, strict=True)]
+
+    def _promising(self, texts: Tensor) -> Tensor:
+        """Return how much each token exchange lowers the loss to first order, (text, position, token)."""
+        net = self.whole.net
+        with torch.enable_grad(), vectors(net.model, net.embedding) as leaves:
+            slopes = torch.autograd.grad(self._loss(texts).sum(), leaves[0])[0]
+        slopes = torch.nn.functional.pad(slopes, (0, 0, 0, texts.shape[1] - slopes.shape[1]))
+        drop = (slopes * net.table[texts]).sum(-1, keepdim=True) - slopes @ net.table.mT
+        other = self.choices.allowed.mT & (texts != PAD)[..., None]
+        return drop.masked_fill(~other, -torch.inf).scatter(2, texts[..., None], -torch.inf)
+
+    def _moves(self, text: Tensor, score: Tensor, wide: bool, random: np.random.Generator) -> Tensor:
+        """Return texts near `text`, (neighbour, position): the most promising exchanges, all beginnings, and some
+        continuations by a token."""
+        most, tokens = _MOVES * (_WIDER if wide else 1), score.shape[1]
+        best = score.flatten().topk(min(most, score.numel()))
+        chosen = best.indices[best.values > -torch.inf]
+        exchanged = text.repeat(len(chosen), 1)
+        exchanged[torch.arange(len(chosen)), chosen // tokens] = chosen % tokens
+        length = int((text != PAD).sum())
+        shorter = text.repeat(length - 1, 1) * (torch.arange(len(text)) < torch.arange(1, length)[:, None])
+        moves = [text[None], exchanged, shorter]
+        if length < self.choices.longest:
+            following = torch.from_numpy(random.permutation(self.choices.lists[length].numpy()))[: most // 2]
+            longer = text.repeat(len(following), 1)
+            longer[:, length] = following
+            moves.append(longer)
+        if wide:
+            moves.append(self.choices.completed(text, length, random))
+        return torch.cat(moves)

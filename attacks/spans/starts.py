@@ -1,0 +1,82 @@
+"""Random texts from candidates, as starts for a search and as continuations."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bench.attacks.texts.language import Language
+from bench.kinds.texts import PAD
+
+_PLAUSIBLE = 0.5  # of the starts: texts drawn by a language model of public texts; the others are uniform
+_COMPLETIONS = 4  # of a text to each greater length, before a start is given up
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choices:
+    """Candidates for each position, to draw random texts."""
+
+    allowed: Tensor
+    """(token, position): whether a token is a candidate."""
+    lists: tuple[Tensor, ...]
+    """Candidates (token,) at each position, up to the first position without candidates."""
+
+    @classmethod
+    def of(cls, allowed: Tensor) -> "Choices":
+        """List the candidates in `allowed` (token, position) by position."""
+        longest = int(allowed.any(0).long().cumprod(0).sum())
+        return cls(allowed=allowed, lists=tuple(column.nonzero()[:, 0] for column in allowed.mT[:longest]))
+
+    @property
+    def longest(self) -> int:
+        """Tokens in the longest possible text."""
+        return len(self.lists)
+
+    def start(
+        self, random: np.random.Generator, known: set[tuple[int, ...]], language: Language | None = None
+    ) -> Tensor:
+        """Draw a text (position,): with random length and uniform over the candidates, or by the language model.
+
+        - `random`: draws the text.
+        - `known`: texts (token ids) from earlier searches; half of the uniform draws avoid their tokens.
+        - `language`: draws half the texts; None draws none."""
+        text = torch.full((self.allowed.shape[1],), PAD)
+        if language is not None and random.random() < _PLAUSIBLE:
+            return self._plausible(language, random)
+        for position in range(int(random.integers(1, self.longest + 1))):
+            choice = self.lists[position]
+            fresh = [token for token in choice.tolist() if all(token not in other for other in known)]
+            if fresh and random.random() < 0.5:
+                choice = torch.tensor(fresh)
+            text[position] = choice[int(random.integers(len(choice)))]
+        return text
+
+    def _plausible(self, language: Language, random: np.random.Generator) -> Tensor:
+        """Draw a text (position,) from candidates, each as probable as the `language` model expects the token after the
+        token before."""
+        text, before = torch.full((self.allowed.shape[1],), PAD), torch.tensor(PAD)
+        for position in range(self.longest):
+            choice = self.lists[position]
+            chances = language.between(before, choice).exp().numpy().cumsum()
+            end = float(language.between(before, torch.tensor(PAD)).exp()) if position else 0.0
+            drawn = int(np.searchsorted(chances, random.random() * (chances[-1] + end), side="right"))
+            if drawn == len(choice):
+                break
+            text[position] = before = choice[drawn]
+        return text
+
+    def completed(self, text: Tensor, length: int, random: np.random.Generator) -> Tensor:
+        """Continue a text by random candidates, to each greater length: (neighbour, position). A pretrained model's
+        vectors may lie outside the row space until the text is complete.
+
+        - `text` (position,): the text.
+        - `length`: number of first tokens that stay.
+        - `random`: draws the candidates."""
+        ends = torch.arange(length, self.longest).repeat_interleave(_COMPLETIONS)
+        longer = text.repeat(len(ends), 1)
+        for position in range(length, self.longest):
+            choice = self.lists[position]
+            drawn = choice[torch.from_numpy(random.integers(len(choice), size=len(ends)))]
+            longer[:, position] = torch.where(ends >= position, drawn, PAD)
+        return longer
