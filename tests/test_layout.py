@@ -54,6 +54,7 @@ ATTACK_LAYERS = (
     ("base", "objective", "solvers"),
     ("labels", "chain", "first_layer", "last_layer", "inverter"),
     ("candidates", "search", "texts"),
+    ("spans",),
 )
 # What these must never import, however far away; names outside `bench` count by their top level.
 VIEWS = ("bench.leaderboard", "bench.gate", "bench.pictures", "bench.tracking", "bench.submission")
