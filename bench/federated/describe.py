@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -70,6 +71,11 @@ class DescribedTransform:
         if self.transform.owner == "server":
             return self.state
         return {key: value.expand(rows, *value.shape[1:]) for key, value in self.state.items()}
+
+
+def _states_a_law(transform: Transform) -> bool:
+    kind = type(transform)
+    return kind.log_likelihood is not Transform.log_likelihood or kind.log_density is not Transform.log_density
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,33 +305,33 @@ class Composition:
         log p(`observed` | `simulated`), (reading,), up to a constant and at most 0. Both arguments are name → (reading,
         *shape); `simulated` is the candidate's reading before the random draws of the defense's last transform. None if
         this transform states no likelihood, or if other transforms are random, too."""
-        return self._of_last(lambda transform: transform.log_likelihood, simulated, observed)
+        return self._of_last("log_likelihood", simulated, observed)
 
     def log_density(self, simulated: Tensors, observed: Tensors) -> Tensor | None:
         """Return the log density of each attacked reading (observed update) for a candidate, to rank candidates: log
         p(`observed` | `simulated`), (reading,), of any sign. Both arguments are name → (reading, *shape); `simulated`
         is the candidate's reading before the random draws of the defense's last transform. None if this transform
         states no density, or if other transforms are random, too."""
-        return self._of_last(lambda transform: transform.log_density, simulated, observed)
+        return self._of_last("log_density", simulated, observed)
 
     def _of_last(
-        self,
-        law: Callable[[Transform], Callable[[Tensors, Tensors, Context], Tensor | None]],
-        simulated: Tensors,
-        observed: Tensors,
+        self, name: Literal["log_likelihood", "log_density"], simulated: Tensors, observed: Tensors
     ) -> Tensor | None:
         if not self.parts or not self.parts[-1].shown:
             return None
         *others, last = self.parts
+        if not _states_a_law(last.transform):
+            return None  # before the scaled copies, which took a third of a gallery's time
+        law: Callable[[Tensors, Tensors, Context], Tensor | None] = getattr(last.transform, name)
         if not self.additive and any(part.transform.random for part in others):
             return None
         scale = self.unit if last.stage not in STEP_STAGES else 1.0
         ours, seen = ({n: scale * v for n, v in each.items()} for each in (simulated, observed))
         context = self.contexts[last.stage]
         if last.stage != "example":
-            return law(last.transform)(ours, seen, context)
+            return law(ours, seen, context)
         ours, seen = ({n: v[:, None] for n, v in each.items()} for each in (ours, seen))
-        whole = law(last.transform)(ours, seen, context)
+        whole = law(ours, seen, context)
         return None if whole is None else whole[:, 0]
 
     def _of_senders(self, value: Tensor) -> Tensor:
