@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from bench.errors import BenchError
 from bench.leaderboard.forms.numbers import NONE, epsilon
+from bench.matrix.typed import written
 from bench.record.groups import grouped
 from bench.record.tradeoff import LEVELS, NAMED, PROVED, PROVED_ALL, RECONSTRUCTED, AtLevel, Row, Tradeoff
 
@@ -281,7 +282,7 @@ def setting(row: Row, at: AtLevel) -> str:
     params = [part for part in params if not part.endswith("=None")]
     if at.value is not None and row.parameter is not None:
         params.append(f"{row.parameter}={at.value:.4g}")
-    return f"{name}:{','.join(params)}" if params else name
+    return written(name, params)
 
 
 def findings(tradeoff: Tradeoff, point: str) -> tuple[str, ...]:

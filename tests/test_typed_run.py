@@ -10,7 +10,7 @@ from tests.command import in_this_process, output
 
 from bench.cli.run import command
 from bench.errors import BenchError
-from bench.matrix.typed import entries, number_or_text
+from bench.matrix.typed import entries, number_or_text, split, written
 
 
 @pytest.mark.parametrize(
@@ -28,6 +28,13 @@ from bench.matrix.typed import entries, number_or_text
 )
 def test_entries(texts: list[str], values: list[Any]) -> None:
     assert entries(texts, "--defense") == values
+
+
+@pytest.mark.parametrize("assignments", [[], ["share=0.9"], ["share=0.9", "at=example"]])
+def test_a_written_defense_is_read_again(assignments: list[str]) -> None:
+    (read,) = entries([written("prune", assignments)], "--defense")
+    name, params = split(read)
+    assert (name, [f"{key}={value}" for key, value in params.items()]) == ("prune", assignments)
 
 
 @pytest.mark.parametrize("text", ["", "a,,b", ":x=1", "a:x", "x=1", "a,x=1", "a:=1"])

@@ -12,6 +12,7 @@ from bench.defenses.base import Defense
 from bench.defenses.strength import at_strength
 from bench.matrix.expand import FactsOf, PlannedCell, expand
 from bench.matrix.read import Combination, Matrix
+from bench.matrix.typed import written
 from bench.parameters import parameters, values
 from bench.points import POINTS
 from bench.record.schema import Record
@@ -122,7 +123,7 @@ def typed(defense: Entry) -> str:
         params = [each for each in params if each[0] != name]
         if (value := defense.params.get(name)) is not None:
             params.append((name, value if isinstance(value, int) else f"{value:.4g}"))
-    return f"{defense.name}:{','.join(f'{key}={value}' for key, value in params)}" if params else defense.name
+    return written(defense.name, [f"{key}={value}" for key, value in params])
 
 
 def listed(defenses: Iterable[Entry]) -> str:

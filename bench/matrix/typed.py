@@ -41,6 +41,12 @@ def split(typed: Typed) -> tuple[str, dict[str, Any]]:
     return str(typed["name"]), {key: value for key, value in typed.items() if key != "name"}
 
 
+def written(name: str, assignments: Sequence[str]) -> str:
+    """Return an attack or defense as typed on a command line, such as `prune:share=0.9,at=example`; the reverse of
+    `entries`. `name` is the registered name, `assignments` are the parameters, such as `share=0.9`."""
+    return f"{name}:{','.join(assignments)}" if assignments else name
+
+
 def number_or_text(text: str) -> Any:
     """Convert `text` to its value if it is a JSON literal or number (`2`, `.9`, `true`); return any other text
     unchanged."""
