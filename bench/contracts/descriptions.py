@@ -160,8 +160,7 @@ def _of_mean(said: AddedNoise, batch: int) -> AddedNoise:
 
 def _says_its_draws(transform: Transform, given: Tensors, context: Context) -> bool:
     """Return whether an attacker reads the transform's draws off the reading, or knows the few possible values."""
-    shows = type(transform).simulate is not Transform.simulate
-    return shows or transform.mixes_examples or transform.outcomes(given, context) is not None
+    return _simulates(transform) or transform.mixes_examples or transform.outcomes(given, context) is not None
 
 
 def states_its_law(transform: Transform) -> bool:
@@ -171,9 +170,14 @@ def states_its_law(transform: Transform) -> bool:
 
 
 def _claims_a_mean(transform: Transform, given: Tensors, state: State, context: Context) -> bool:
-    if not transform.random or type(transform).simulate is not Transform.simulate:
+    if not transform.random or _simulates(transform):
         return False
     return transform.expected(given, state, context) is not None
+
+
+def _simulates(transform: Transform) -> bool:
+    """Return whether the transform defines `simulate`, by which an attacker reads its draws off the reading."""
+    return type(transform).simulate is not Transform.simulate
 
 
 def by_norms(defense: Defense) -> None:
@@ -294,7 +298,7 @@ def _adds(item: Transform, said: Composition, stage: Stage, stages: Stages, posi
 
 
 def _reads(part: DescribedTransform) -> bool:
-    return part.shown and type(part.transform).simulate is not Transform.simulate
+    return part.shown and _simulates(part.transform)
 
 
 def _described(one: Seen, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
