@@ -4,9 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from bench.leaderboard.board import Row
 from bench.leaderboard.forms.columns import columns, lines
-from bench.leaderboard.forms.numbers import NONE
-from bench.leaderboard.forms.standings import columns as columns_of
-from bench.leaderboard.forms.standings import figures
+from bench.leaderboard.forms.standings import figures, heads
 from bench.leaderboard.standings import Standing
 from bench.record.groups import grouped
 
@@ -61,22 +59,8 @@ def board(rows: Sequence[Row], standings: Sequence[Standing] = ()) -> str:
 
 
 def _standings(standings: Sequence[Standing]) -> str:
-    points = columns_of(standings)
-    head = ("#", "defense", *points, "recognised", "chance", "ceiling", "accuracy", "change", "ε")
-    body = [
-        (
-            line.rank,
-            line.name,
-            *(f"{each} [{ends}]" for each, ends in zip(line.points, line.intervals, strict=True)),
-            line.recognised,
-            line.chance or NONE,
-            line.ceiling or NONE,
-            line.accuracy,
-            line.change or NONE,
-            line.epsilon,
-        )
-        for line in figures(standings)
-    ]
+    head = heads(standings)
+    body = [(*line.cells, line.epsilon) for line in figures(standings)]
     return _table("Standings over the conditions of the suite", f"rl{'r' * (len(head) - 2)}", head, body)
 
 

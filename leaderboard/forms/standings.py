@@ -60,6 +60,13 @@ class Figures:
     overhead: str
     """Training time with the defense divided by the time without."""
 
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """Cells of a table's row, from rank to change in accuracy; a point's cell has leakage and interval."""
+        leaked = (f"{each} [{within}]" for each, within in zip(self.points, self.intervals, strict=True))
+        recognised = (self.recognised, self.chance or NONE, self.ceiling or NONE)
+        return (self.rank, self.name, *leaked, *recognised, self.accuracy, self.change or NONE)
+
 
 def figures(standings: Sequence[Standing]) -> list[Figures]:
     """Format each of `standings` (a defense's means over a suite of conditions) as text, with the shortest distinct
@@ -90,6 +97,12 @@ def columns(standings: Sequence[Standing]) -> tuple[str, ...]:
     return ordered(point for each in standings for point in each.points)
 
 
+def heads(standings: Sequence[Standing]) -> tuple[str, ...]:
+    """Return the heads of a table of `standings` (a defense's means over a suite of conditions): those of
+    `Figures.cells`, then ε."""
+    return ("#", "defense", *columns(standings), "recognised", "chance", "ceiling", "accuracy", "change", "ε")
+
+
 def terminal(standings: Sequence[Standing], title: str) -> RenderableType:
     """Return `standings` (defenses ranked by their means over a suite of conditions) as a terminal table with at most
     80 columns, below `title`."""
@@ -117,24 +130,11 @@ def terminal(standings: Sequence[Standing], title: str) -> RenderableType:
 
 def markdown(standings: Sequence[Standing]) -> str:
     """Return `standings` (defenses ranked by their means over a suite of conditions) as a Markdown table."""
-    head = ["#", "defense", *columns(standings), "recognised", "chance", "ceiling", "accuracy", "change", "ε"]
-    head += ["client time"]
     rows = [
-        [
-            line.rank,
-            line.name,
-            *(f"{each} [{within}]" for each, within in zip(line.points, line.intervals, strict=True)),
-            line.recognised,
-            line.chance or NONE,
-            line.ceiling or NONE,
-            line.accuracy,
-            line.change or NONE,
-            f"{line.epsilon}, {line.epsilon_of}" if line.epsilon_of else line.epsilon,
-            line.overhead,
-        ]
+        [*line.cells, f"{line.epsilon}, {line.epsilon_of}" if line.epsilon_of else line.epsilon, line.overhead]
         for line in figures(standings)
     ]
-    return markdown_table([head, *rows])
+    return markdown_table([[*heads(standings), "client time"], *rows])
 
 
 def comma_separated(standings: Sequence[Standing]) -> str:
