@@ -124,13 +124,17 @@ def _attacked(export: Export) -> str:
         key = (names["attack"][row.attack], plain(names["defense"][row.defense]))
         column = row.dataset.partition(" (")[0] + (f", {row.point}" if len(points) > 1 else "")
         cells.setdefault(key, {})[column] = f"{_measured(row, name)}/{_text(name, _figures(row)[name])}"
-    columns = dict.fromkeys(column for its in cells.values() for column in its)
     victims = ", ".join(dict.fromkeys(str(row.examples) for row in shown))
     head = f"## {export.matrix}: {ATTACKED[name]}\n\nOurs/paper; {victims} victims.\n"
     if sum(map(len, cells.values())) > MOST:
         return f"## {export.matrix}\n\n{len(shown)} figures: the site's page of this preset.\n"
-    lines = [[*key, *(its.get(column, "") for column in columns)] for key, its in cells.items()]
-    return f"{head}\n{table(['attack', 'defense', *columns], lines)}"
+    return f"{head}\n{_wide(('attack', 'defense'), cells)}"
+
+
+def _wide(heads: tuple[str, ...], cells: Mapping[tuple[str, ...], Mapping[str, str]]) -> str:
+    """A table of `cells`, row → column → text, under the `heads` of the rows' names; empty where a row has no text."""
+    columns = dict.fromkeys(column for its in cells.values() for column in its)
+    return table([*heads, *columns], [[*row, *(its.get(each, "") for each in columns)] for row, its in cells.items()])
 
 
 def _figures(row: AttackRow) -> Mapping[str, float]:
@@ -175,14 +179,12 @@ def _section(name: str, lines: Sequence[Line]) -> str:
     names = {text: text for text in texts} if name == BESIDE else distinct(texts)
     split = _split(lines)
     settings = dict.fromkeys(_setting(line, partition=split) for line in lines)
-    cells: dict[str, dict[str, str]] = {}
+    cells: dict[tuple[str, ...], dict[str, str]] = {}
     for line in lines:
         column = line.cell.dataset.name + (f", {_setting(line, partition=split)}" if len(settings) > 1 else "")
-        cells.setdefault(names[entry_text(line.cell.defense)], {})[column] = line.text
-    columns = dict.fromkeys(column for its in cells.values() for column in its)
-    rows = [[plain(defense), *(its.get(column, "") for column in columns)] for defense, its in cells.items()]
+        cells.setdefault((plain(names[entry_text(line.cell.defense)]),), {})[column] = line.text
     title = name.replace("-", " ").capitalize() + (f" ({next(iter(settings))})" if len(settings) == 1 else "")
-    return f"## {title}\n\n{table(['defense', *columns], rows)}"
+    return f"## {title}\n\n{_wide(('defense',), cells)}"
 
 
 def _setting(line: Line, *, partition: bool) -> str:
