@@ -3,14 +3,15 @@
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from _make.exports import without_course
 from bench.cell import AttackCell, CheckpointWeights, TrainingCell
 from bench.errors import MALFORMED, BenchError
 from bench.record import fingerprint
 from bench.record.equality import unequal
-from bench.record.schema import AttackResult, Environment, Record, TrainingResult
+from bench.record.schema import Environment, Record, TrainingResult
 from bench.reference import store
 from bench.scoring.intervals import wilson
 
@@ -72,7 +73,7 @@ def _alone(record: Record) -> bool:
 def compared(export: str, commit: str, old: Record, new: Record) -> Again:
     """Compare the record `old` of an export with the record `new` of a second run at `commit`, with numbers as exports
     keep them."""
-    old, new = store.parsed(Path(export), store.lines([_short(old), _short(new)]))
+    old, new = store.parsed(Path(export), store.lines([without_course(old), without_course(new)]))
     differ = _differences(old, new, 0.0)
     hashed = {name for name, *_ in differ if name.split(".")[1].partition("[")[0] in _HASHES}
     if not differ:
@@ -124,11 +125,6 @@ def failed(export: str, commit: str, old: Record, reason: str) -> Again:
     """A cell without a second record."""
     values = {"cell": old.id[:8], "what": what(old), "old": figure(old), "new": "–"}
     return Again(export=export, verdict=OPEN, why=reason, commit=commit, **values)
-
-
-def _short(record: Record) -> Record:
-    result = record.result
-    return replace(record, result=replace(result, trajectory=None)) if isinstance(result, AttackResult) else record
 
 
 def _differences(old: Record, new: Record, tolerance: float) -> list[tuple[str, object, object]]:

@@ -62,7 +62,7 @@ def write(folder: Path, export: Export) -> Path:
         **({"unfinished": export.unfinished} if export.unfinished else {}),
         "tables": {name: [asdict(place) for place in places] for name, places in export.tables.items()},
     }
-    store.pack(path, [json.dumps(head, sort_keys=True), *store.lines(map(_without_course, export.records))])
+    store.pack(path, [json.dumps(head, sort_keys=True), *store.lines(map(without_course, export.records))])
     return path
 
 
@@ -85,8 +85,8 @@ def read(path: Path) -> Export:
         raise BenchError(f"{path}: no export ({error}); {store.AGAIN}") from None
 
 
-def _without_course(record: Record) -> Record:
-    """The record without the trajectory, which no page shows."""
+def without_course(record: Record) -> Record:
+    """The record as an export keeps it: without the trajectory, which no page shows."""
     result = record.result
     return replace(record, result=replace(result, trajectory=None)) if isinstance(result, AttackResult) else record
 
