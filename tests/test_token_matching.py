@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.texts import trained_on
 from torch import Tensor, nn
 
 from bench import api
@@ -88,23 +89,8 @@ def test_lists_of_labels_differ_from_the_inferred_one_in_a_single_label() -> Non
     assert [each.tolist() for each in label_lists(torch.tensor([2]), 4)] == [[2], [0], [1], [3]]
 
 
-def after_steps(sentences: Tensor, rate: float) -> Reading:
-    """An update of a local step for each sentence."""
-    model = build("tiny-transformer")
-    before = {name: value.detach().clone() for name, value in model.named_parameters()}
-    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
-    for row, sentence in enumerate(sentences):
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(model(sentence[None]), torch.tensor([row % 2])).backward()
-        optimizer.step()
-    after = {name: value.detach().clone() for name, value in model.named_parameters()}
-    how: dict[str, Any] = {"shape": (POSITIONS,), "classes": 2, "kind": "text", "public": PUBLIC}
-    local = api.SGD(lr=rate, batch=1, steps=len(sentences))
-    return api.reading(before=before, after=after, model=model, local=local, **how)
-
-
 def test_texts_of_several_local_steps_come_back_with_their_order() -> None:
-    result = attacked(after_steps(FOUR[2:], rate=0.1))
+    result = attacked(trained_on(build("tiny-transformer"), FOUR[2:], rate=0.1, public=PUBLIC))
     assert result.inputs[0].tolist() == FOUR[2:].tolist() and result.labels[0].tolist() == [0, 1]
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.texts import trained_on
 from torch import Tensor, nn
 
 from bench import api
@@ -76,16 +77,7 @@ def test_a_language_models_texts_grow_token_by_token(width: int, rows: list[list
 def after_steps(sentences: Tensor, *, rate: float, entry: str = "tiny-transformer") -> Reading:
     """An update of a local step for each sentence, in double precision."""
     model = api.build(entry, shape=(12,), classes=2, params={"tokens": 40, "width": 64}).double()
-    before = {name: value.detach().clone() for name, value in model.named_parameters()}
-    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
-    for row, sentence in enumerate(sentences):
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(model(sentence[None]), torch.tensor([row % 2])).backward()
-        optimizer.step()
-    after = {name: value.detach().clone() for name, value in model.named_parameters()}
-    local = api.SGD(lr=rate, batch=1, steps=len(sentences))
-    how: dict[str, Any] = {"shape": (12,), "classes": 2, "kind": "text", "public": ids([[1, 2, 3]])}
-    return api.reading(before=before, after=after, model=model, local=local, **how)
+    return trained_on(model, sentences, rate, public=ids([[1, 2, 3]]))
 
 
 @pytest.mark.parametrize(
