@@ -51,5 +51,5 @@ def redundant(parts: Tensor) -> Tensor:
     """Return which rows in `parts` (vector, outside) lie in the other rows' span: (vector,). The rows are
     vectors' parts outside a row space."""
     products = parts @ parts.mT + _RIDGE * torch.eye(len(parts), dtype=parts.dtype)
-    shares = 1 / torch.linalg.inv(products).diagonal()  # of each vector outside the others' span
+    shares: Tensor = 1 / torch.linalg.inv(products).diagonal()  # of each vector outside the others' span
     return shares <= EXACT
