@@ -12,9 +12,9 @@ _MEMBER = 1e-4  # share of a vector's length outside the row space: rounding, if
 _FIRST = 16  # directions outside the row space, for the first test of a token
 
 
-def candidates(left: Remainder, whole: Outside) -> Tensor:
-    """Return which tokens may stand at which positions, (token, position), by the first layers' row spaces. Under
-    noise, and if the row spaces hold no token, each position has its nearest tokens.
+def candidates(left: Remainder, whole: Outside) -> tuple[Tensor, bool]:
+    """Return which tokens may stand at which positions, (token, position), by the first layers' row spaces, and whether
+    these spaces hold any token. Under noise, and if the row spaces hold no token, each position has its nearest tokens.
 
     - `left`: the reading.
     - `whole`: the row space for whole texts. If only later layers are trained, texts with a repeated token tell the
@@ -33,7 +33,7 @@ def candidates(left: Remainder, whole: Outside) -> Tensor:
         if space.exact and (members := _members(left, space, ids, inside))[:, 0].any():
             inside, exact = members, True
     result[allowed] = inside if exact else _nearest(net, spaces[0], ids, 2 * count)
-    return result
+    return result, exact
 
 
 def _members(left: Remainder, space: Outside, ids: Tensor, inside: Tensor) -> Tensor:

@@ -20,20 +20,25 @@ _BETTER = 1e-7  # of the loss: rounding
 _CLOSE = 4  # changed texts compared again in double precision, in single precision the nearest
 _MOVES = 32  # exchanges of a token tested exactly, by the derivative the best
 _WIDER = 4  # times as many, before a start is given up
+_KICKS = 12  # of a text without a lower loss, before a start is given up
 _LEAST = 0.01  # of the mean share outside, in a position: bounds the weights of positions
 
 
 class Search:
     """Search for texts whose vectors lie in the row space for whole texts."""
 
-    def __init__(self, whole: WholeTexts, allowed: Tensor, language: Language | None) -> None:
+    def __init__(
+        self, whole: WholeTexts, allowed: Tensor, language: Language | None = None, *, kicks: bool = False
+    ) -> None:
         """`whole` tests texts, `allowed` (token, position) are the candidates, and `language` draws starts; None:
-        uniform starts only."""
+        uniform starts only. With `kicks`, random changes follow a local minimum, and only these make a text shorter:
+        beginnings of few tokens are near to any row space."""
         self.whole = whole
         """The test for whole texts."""
         self.choices = Choices.of(allowed)
         """The candidates."""
         self._language = language
+        self._kicks = _KICKS if kicks else 0
         self._rough = whole.single_precision()
         self._weights = torch.ones(allowed.shape[1], dtype=torch.float64)
         if self.possible:
@@ -46,8 +51,9 @@ class Search:
         - `left`: the reading.
         - `language`: a language model for starts; None: uniform starts only."""
         whole = WholeTexts.of(left)
-        allowed = candidates(left, whole.space)
-        return cls(whole.with_known(left.kept) if left.kept else whole, allowed, language)
+        allowed, some = candidates(left, whole.space)
+        kicks = whole.space.exact and some  # otherwise, a text's loss says little
+        return cls(whole.with_known(left.kept) if left.kept else whole, allowed, language, kicks=kicks)
 
     @property
     def possible(self) -> bool:
@@ -65,29 +71,40 @@ class Search:
 
     def improve(self, draws: list[np.random.Generator], known: set[tuple[int, ...]]) -> Texts:
         """Search for texts with a low loss: from a random text, exchange tokens until no exchange lowers the loss.
-        Return a map from the last text of each search (token ids) to its loss.
+        Kicks, random changes of several tokens or of the length, then leave local minima. Return a map from the best text of each start (token ids) to its loss.
 
-        - `draws`: a random generator for each search.
+        - `draws`: a random generator for each start.
         - `known`: texts from earlier searches; random texts prefer tokens outside these texts."""
-        texts = torch.stack([self.choices.start(random, known, self._language) for random in draws])
-        with torch.no_grad():
-            losses = self._loss(texts)
-        wide, ended = [False] * len(texts), {}
-        active = list(range(len(texts)))
+        climbs = [_Climb(self.choices.start(random, known, self._language), random, self._kicks) for random in draws]
+        self._measure(climbs)
+        active = climbs
         while active:
-            scores = self._promising(texts[active])
-            moves = [
-                self._moves(texts[row], score, wide[row], draws[row]) for row, score in zip(active, scores, strict=True)
+            scores = self._promising(torch.stack([climb.text for climb in active]))
+            moves = [self._moves(climb, score) for climb, score in zip(active, scores, strict=True)]
+            stuck = [
+                climb
+                for climb, (text, loss) in zip(active, self._nearest(moves), strict=True)
+                if climb.ends(text, float(loss))
             ]
-            for row, (text, loss) in zip(list(active), self._nearest(moves), strict=True):
-                better = float(loss) < float(losses[row]) * (1 - _BETTER)
-                if better:
-                    texts[row], losses[row] = text, loss
-                if float(losses[row]) <= EXACT or (not better and wide[row]):
-                    ended[tuple(texts[row].tolist())] = float(losses[row])
-                    active.remove(row)
-                wide[row] = not better
-        return ended
+            active = [climb for climb in active if climb not in stuck or climb.kicks_left > 0]
+            kicked = [climb for climb in stuck if climb.kicks_left > 0]
+            for climb in kicked:
+                self._kick(climb)
+            self._measure(kicked)
+        return {tuple(climb.best.tolist()): climb.least for climb in climbs}
+
+    def _measure(self, climbs: list["_Climb"]) -> None:
+        if climbs:
+            with torch.no_grad():
+                losses = self._loss(torch.stack([climb.text for climb in climbs]))
+            for climb, loss in zip(climbs, losses.tolist(), strict=True):
+                climb.loss = loss
+
+    def _kick(self, climb: "_Climb") -> None:
+        with torch.no_grad():
+            shares = self.whole.squares(climb.best[None])[0]
+        climb.text = self.choices.kicked(climb.best, shares, climb.random)
+        climb.kicks_left -= 1
 
     def _loss(self, texts: Tensor) -> Tensor:
         return self.whole.loss(texts, self._weights)
@@ -128,22 +145,47 @@ class Search:
         other = self.choices.allowed.mT & (texts != PAD)[..., None]
         return drop.masked_fill(~other, -torch.inf).scatter(2, texts[..., None], -torch.inf)
 
-    def _moves(self, text: Tensor, score: Tensor, wide: bool, random: np.random.Generator) -> Tensor:
-        """Return texts near `text`, (neighbour, position): the most promising exchanges, all beginnings, and some
-        continuations by a token."""
-        most, tokens = _MOVES * (_WIDER if wide else 1), score.shape[1]
+    def _moves(self, climb: "_Climb", score: Tensor) -> Tensor:
+        """Return texts near the text of `climb`, (neighbour, position): the most promising exchanges, some
+        continuations, and without kicks all beginnings."""
+        text, most, tokens = climb.text, _MOVES * (_WIDER if climb.wide else 1), score.shape[1]
         best = score.flatten().topk(min(most, score.numel()))
         chosen = best.indices[best.values > -torch.inf]
         exchanged = text.repeat(len(chosen), 1)
         exchanged[torch.arange(len(chosen)), chosen // tokens] = chosen % tokens
         length = int((text != PAD).sum())
-        shorter = text.repeat(length - 1, 1) * (torch.arange(len(text)) < torch.arange(1, length)[:, None])
-        moves = [text[None], exchanged, shorter]
-        if length < self.choices.longest:
-            following = torch.from_numpy(random.permutation(self.choices.lists[length].numpy()))[: most // 2]
+        moves = [text[None], exchanged]
+        if not self._kicks:
+            moves.append(text.repeat(length - 1, 1) * (torch.arange(len(text)) < torch.arange(1, length)[:, None]))
+        if length < self.choices.longest and (climb.wide or not self._kicks):
+            following = torch.from_numpy(climb.random.permutation(self.choices.lists[length].numpy()))[: most // 2]
             longer = text.repeat(len(following), 1)
             longer[:, length] = following
             moves.append(longer)
-        if wide:
-            moves.append(self.choices.completed(text, length, random))
+        if climb.wide:
+            moves.append(self.choices.completed(text, length, climb.random))
         return torch.cat(moves)
+
+
+class _Climb:
+    """A start on its way to a lower loss."""
+
+    def __init__(self, text: Tensor, random: np.random.Generator, kicks: int) -> None:
+        self.text, self.loss, self.random = text, np.inf, random
+        self.best, self.least = text, np.inf  # over all kicks
+        self.wide = False  # more exchanges are compared
+        self.kicks_left = self._kicks = kicks
+
+    def ends(self, text: Tensor, loss: float) -> bool:
+        """Move to the best neighbour `text` with its `loss`, if the loss is lower; return whether no move is left."""
+        better = loss < self.loss * (1 - _BETTER)
+        if better:
+            self.text, self.loss = text, loss
+        exact, stuck = self.loss <= EXACT, not better and self.wide
+        if exact or stuck:
+            if self.loss < self.least * (1 - _BETTER):
+                self.best, self.least, self.kicks_left = self.text, self.loss, self._kicks
+            if exact:
+                self.kicks_left = 0
+        self.wide = not better and not stuck
+        return exact or stuck

@@ -10,6 +10,9 @@ from bench.attacks.texts.language import Language
 from bench.kinds.texts import PAD
 
 _PLAUSIBLE = 0.5  # of the starts: texts drawn by a language model of public texts; the others are uniform
+_OTHER_LENGTH = 0.5  # of the kicks: the text's length changes
+_FURTHER = 4  # positions, by a kick
+_RARE = 1e-300  # keeps chances positive
 _COMPLETIONS = 4  # of a text to each greater length, before a start is given up
 
 
@@ -51,6 +54,29 @@ class Choices:
                 choice = torch.tensor(fresh)
             text[position] = choice[int(random.integers(len(choice)))]
         return text
+
+    def kicked(self, text: Tensor, shares: Tensor, random: np.random.Generator) -> Tensor:
+        """Change several tokens of a text at once, to leave a local minimum: (position,). Half of the changes redraw
+        tokens at up to a third of the positions, mostly tokens far from the row space. The others cut the text or
+        continue the text by random candidates, by up to four positions.
+
+        - `text` (position,): the text.
+        - `shares` (position,): share of each token's squared length outside the row space.
+        - `random`: draws the change."""
+        length, changed = int((text != PAD).sum()), text.clone()
+        free = np.array([position for position in range(length) if len(self.lists[position]) > 1], dtype=int)
+        if not len(free) or random.random() < _OTHER_LENGTH:
+            end = int(random.integers(max(1, length - _FURTHER), min(self.longest, length + _FURTHER) + 1))
+            changed[end:] = PAD
+            at = np.arange(length, end)
+        else:
+            chance = shares[free].double().numpy() + float(shares[:length].mean()) / 10 + _RARE
+            count = min(len(free), int(random.integers(2, max(3, length // 3 + 1))))
+            at = random.choice(free, size=count, replace=False, p=chance / chance.sum())
+        for position in at:
+            choice = self.lists[position]
+            changed[position] = choice[int(random.integers(len(choice)))]
+        return changed
 
     def _plausible(self, language: Language, random: np.random.Generator) -> Tensor:
         """Draw a text (position,) from candidates, each as probable as the `language` model expects the token after the
