@@ -71,7 +71,8 @@ class Search:
 
     def improve(self, draws: list[np.random.Generator], known: set[tuple[int, ...]]) -> Texts:
         """Search for texts with a low loss: from a random text, exchange tokens until no exchange lowers the loss.
-        Kicks, random changes of several tokens or of the length, then leave local minima. Return a map from the best text of each start (token ids) to its loss.
+        Kicks, random changes of several tokens or of the length, then leave local minima. Return a map from the best
+        text of each start (token ids) to its loss.
 
         - `draws`: a random generator for each start.
         - `known`: texts from earlier searches; random texts prefer tokens outside these texts."""
