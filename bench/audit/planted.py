@@ -22,6 +22,7 @@ from bench.defenses.accounting.report import paper_epsilon
 from bench.defenses.base import Defense
 from bench.errors import BenchError
 from bench.federated.privacy import at_point
+from bench.matrix.typed import written
 from bench.points import POINTS, UPDATE_STAGES, Point, Stage
 from bench.rows import flattened
 from bench.trip import Tensors
@@ -232,7 +233,7 @@ def _label(name: str, defense: Defense) -> str:
         for item in fields(entry)
         if item.init and (default is None or getattr(entry, item.name) != getattr(default, item.name))
     ]
-    return ":".join([name, *changed])
+    return written(name, changed)
 
 
 def _planted(subject: Subject) -> Iterator[Planted]:
