@@ -31,8 +31,8 @@ class Search:
         self, whole: WholeTexts, allowed: Tensor, language: Language | None = None, *, kicks: bool = False
     ) -> None:
         """`whole` tests texts, `allowed` (token, position) are the candidates, and `language` draws starts; None:
-        uniform starts only. With `kicks`, random changes follow a local minimum, and only these make a text shorter:
-        beginnings of few tokens are near to any row space."""
+        uniform starts only. With `kicks`, in every second start random changes follow a local minimum, and only
+        these make a text shorter: beginnings of few tokens are near to any row space."""
         self.whole = whole
         """The test for whole texts."""
         self.choices = Choices.of(allowed)
@@ -71,12 +71,15 @@ class Search:
 
     def improve(self, draws: list[np.random.Generator], known: set[tuple[int, ...]]) -> Texts:
         """Search for texts with a low loss: from a random text, exchange tokens until no exchange lowers the loss.
-        Kicks, random changes of several tokens or of the length, then leave local minima. Return a map from the best
-        text of each start (token ids) to its loss.
+        In every second start, kicks, random changes of several tokens or of the length, then leave local minima. Return
+        a map from the best text of each start (token ids) to its loss.
 
         - `draws`: a random generator for each start.
         - `known`: texts from earlier searches; random texts prefer tokens outside these texts."""
-        climbs = [_Climb(self.choices.start(random, known, self._language), random, self._kicks) for random in draws]
+        climbs = [
+            _Climb(self.choices.start(random, known, self._language), random, self._kicks if number % 2 else 0)
+            for number, random in enumerate(draws)
+        ]
         self._measure(climbs)
         active = climbs
         while active:
@@ -156,9 +159,9 @@ class Search:
         exchanged[torch.arange(len(chosen)), chosen // tokens] = chosen % tokens
         length = int((text != PAD).sum())
         moves = [text[None], exchanged]
-        if not self._kicks:
+        if not climb.kicks:
             moves.append(text.repeat(length - 1, 1) * (torch.arange(len(text)) < torch.arange(1, length)[:, None]))
-        if length < self.choices.longest and (climb.wide or not self._kicks):
+        if length < self.choices.longest and (climb.wide or not climb.kicks):
             following = torch.from_numpy(climb.random.permutation(self.choices.lists[length].numpy()))[: most // 2]
             longer = text.repeat(len(following), 1)
             longer[:, length] = following
@@ -175,7 +178,7 @@ class _Climb:
         self.text, self.loss, self.random = text, np.inf, random
         self.best, self.least = text, np.inf  # over all kicks
         self.wide = False  # more exchanges are compared
-        self.kicks_left = self._kicks = kicks
+        self.kicks = self.kicks_left = kicks
 
     def ends(self, text: Tensor, loss: float) -> bool:
         """Move to the best neighbour `text` with its `loss`, if the loss is lower; return whether no move is left."""
@@ -185,7 +188,7 @@ class _Climb:
         exact, stuck = self.loss <= EXACT, not better and self.wide
         if exact or stuck:
             if self.loss < self.least * (1 - _BETTER):
-                self.best, self.least, self.kicks_left = self.text, self.loss, self._kicks
+                self.best, self.least, self.kicks_left = self.text, self.loss, self.kicks
             if exact:
                 self.kicks_left = 0
         self.wide = not better and not stuck
