@@ -3,17 +3,20 @@
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tests.texts import trained_on
 from torch import Tensor, nn
 
 from bench import api
+from bench.attacks.spans import search
 from bench.attacks.spans.candidates import candidates
 from bench.attacks.spans.dependence import dependent
 from bench.attacks.spans.layers import LayeredModel
 from bench.attacks.spans.remainder import Remainder
 from bench.attacks.spans.search import Search
+from bench.attacks.spans.starts import Choices
 from bench.attacks.spans.subtraction import without
 from bench.attacks.spans.whole import WholeTexts
 from bench.attacks.token_span import TokenSpan
@@ -230,7 +233,15 @@ def ids(rows: list[list[int]], positions: int = 12) -> Tensor:
 def read(model: nn.Module, sentences: Tensor, public: Tensor | None = None) -> Reading:
     labels = torch.arange(len(sentences)) % 2
     gradients = api.gradient(model, sentences, labels)
-    return api.reading(gradients, model=model, shape=(12,), classes=2, batch=len(sentences), kind="text", public=public)
+    return api.reading(
+        gradients,
+        model=model,
+        shape=tuple(sentences.shape[1:]),
+        classes=2,
+        batch=len(sentences),
+        kind="text",
+        public=public,
+    )
 
 
 def test_the_layers_are_found_in_a_model_of_another_layout() -> None:
@@ -313,3 +324,36 @@ def test_ids_beyond_the_model_are_one_line() -> None:
     with pytest.raises(BenchError, match="public: a text has no token"):
         api.score(result, ids([[1, 2, 3]]), [0], public=ids([[]]))
     assert api.score(result, ids([[1, 2, 3]]), [0], public=ids([[4, 5]])).summary.asr.value == 1
+
+
+@pytest.mark.slow
+def test_kicks_find_long_texts_that_single_exchanges_miss(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(5)
+    model = api.build("tiny-transformer", shape=(20,), classes=2, params={"tokens": 40, "width": 64})
+    sentences = torch.zeros(3, 20, dtype=torch.long)
+    for row, length in enumerate((20, 20, 15)):
+        sentences[row, :length] = torch.randint(1, 40, (length,))
+    sentences[:, 0] = 7  # a common first token, as [CLS]
+    reading = read(model, sentences)
+    with_kicks = attacked(reading, starts=2)
+    assert right(sentences[None].double(), with_kicks) == [3]
+    assert with_kicks.certificate is not None and with_kicks.certificate.tolist() == [1]
+    monkeypatch.setattr(search, "_KICKS", 0)
+    assert right(sentences[None].double(), attacked(reading, starts=2)) == [0]
+
+
+def test_a_kick_changes_candidates_only_and_the_length_by_four_at_most() -> None:
+    allowed = torch.zeros(10, 12, dtype=torch.bool)
+    allowed[2:7, :9] = True
+    choices, random = Choices.of(allowed), np.random.default_rng(0)
+    text = torch.tensor([2, 3, 4, 5, 6, 2, 0, 0, 0, 0, 0, 0])
+    lengths, changes = set(), set()
+    for _ in range(400):
+        other = choices.kicked(text, torch.rand(12), random)
+        length = int((other != 0).sum())
+        lengths.add(length)
+        assert bool((other[:length] != 0).all()) and bool((other[length:] == 0).all())
+        assert all(bool(allowed[token, place]) for place, token in enumerate(other[:length].tolist()))
+        if length == 6:
+            changes.add(int((other != text).sum()))
+    assert lengths == set(range(2, 10)) and max(changes) == 2  # at most a third of six tokens

@@ -31,8 +31,8 @@ class Search:
         self, whole: WholeTexts, allowed: Tensor, language: Language | None = None, *, kicks: bool = False
     ) -> None:
         """`whole` tests texts, `allowed` (token, position) are the candidates, and `language` draws starts; None:
-        uniform starts only. With `kicks`, in every second start random changes follow a local minimum, and only
-        these make a text shorter: beginnings of few tokens are near to any row space."""
+        uniform starts only. With `kicks`, random changes follow local minima in half of the starts, and only these
+        changes make a text shorter: beginnings of few tokens are near to any row space."""
         self.whole = whole
         """The test for whole texts."""
         self.choices = Choices.of(allowed)
@@ -71,15 +71,18 @@ class Search:
 
     def improve(self, draws: list[np.random.Generator], known: set[tuple[int, ...]]) -> Texts:
         """Search for texts with a low loss: from a random text, exchange tokens until no exchange lowers the loss.
-        In every second start, kicks, random changes of several tokens or of the length, then leave local minima. Return
-        a map from the best text of each start (token ids) to its loss.
+        If no text is certain, the second half of the starts has kicks: random changes of several tokens or of the
+        length leave local minima. Return a map from the best text of each start (token ids) to its loss.
 
         - `draws`: a random generator for each start.
         - `known`: texts from earlier searches; random texts prefer tokens outside these texts."""
-        climbs = [
-            _Climb(self.choices.start(random, known, self._language), random, self._kicks if number % 2 else 0)
-            for number, random in enumerate(draws)
-        ]
+        ended = self._climb(draws[::2] if self._kicks else draws, known, 0)
+        if self._kicks and min(ended.values()) > EXACT:
+            ended |= self._climb(draws[1::2], known, self._kicks)
+        return ended
+
+    def _climb(self, draws: list[np.random.Generator], known: set[tuple[int, ...]], kicks: int) -> Texts:
+        climbs = [_Climb(self.choices.start(random, known, self._language), random, kicks) for random in draws]
         self._measure(climbs)
         active = climbs
         while active:
