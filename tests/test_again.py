@@ -67,12 +67,13 @@ def test_trainings_are_compared_by_accuracy_on_their_test_examples() -> None:
 
 
 @pytest.mark.parametrize(
-    ("accuracy", "said"), [(0.4, again.EQUAL), (0.4005, again.ROUNDING), (0.41, again.WITHIN), (0.5, again.DIFFERS)]
+    ("accuracy", "said"), [(0.6, again.EQUAL), (0.6005, again.ROUNDING), (0.61, again.WITHIN), (0.7, again.DIFFERS)]
 )
 def test_a_training_that_was_only_begun_is_compared_round_by_round(accuracy: float, said: str) -> None:
     old = training_record(0.9, result={"curve": ((0, 0.1), (5, 0.4), (10, 0.6), (20, 0.9))})
-    line = again.begun("p-one", "a", old, old, [(4, 0.3), (5, accuracy), (6, accuracy), (10, 0.6), (11, 0.6)])
+    line = again.begun("p-one", "a", old, old, [(4, 0.3), (5, 0.4), (6, 0.5), (10, accuracy), (11, 0.9)])
     assert (line.verdict, line.rounds, line.old) == (said, 10, "60.00 % after 10 of 20 rounds")
+    assert ("points, in round 10" in line.why) == (said != again.EQUAL)
     assert "- First rounds only: `p-one` (10 of 20 rounds).\n" in again.section([line], {})
 
 

@@ -9,6 +9,7 @@ from bench.audit import planted
 from bench.audit.measure import Plan
 from bench.audit.planted import Subject
 from bench.audit.result import Audit
+from bench.calibration.measure import federations
 from bench.cell import Entry, Federated
 from bench.contracts.trials import trial_in
 from bench.defenses.base import Defense
@@ -21,7 +22,8 @@ from bench.record.audits import Audited
 from bench.record.tradeoff import NAMED, Tradeoff
 from bench.registry import entries as registry
 
-MATRICES = ("tradeoff", "tradeoff-cifar10", "tradeoff-adult")
+MATRICES = ("tradeoff", "tradeoff-cifar10", "tradeoff-adult", "tradeoff-text", "tradeoff-unlabelled", "tradeoff-cnn")
+_OF_DIGITS = Entry(name="mlp", params={"hidden": (4,)})  # in place of a model of texts
 _UNITS = 4  # in each hidden layer: ε follows from clip, noise and the number of tensors, never from a layer's width
 
 
@@ -75,7 +77,7 @@ def audit_board(folder: Path, tradeoff: Tradeoff, plan: Plan, say: Callable[[str
     - `say`: function that gets a line of text for each defense.
 
     An audited round has the board's clients per round, examples, rounds and number of tensors; digits are the examples,
-    and hidden layers have four units. Raises `RecordError` for a damaged file."""
+    hidden layers have four units, and an `mlp` takes the place of a model of texts. Raises `RecordError` for a damaged file."""
     places, where = placed(tradeoff), dict(_federations())
     wanted = {(each.dataset, each.model, each.setting) for each in places}
     kept = {each.key: each for each in audits.read(folder) if _same(each, plan)}
@@ -101,11 +103,12 @@ def audit_board(folder: Path, tradeoff: Tradeoff, plan: Plan, say: Callable[[str
 
 def _federations() -> Iterator[tuple[tuple[str, str], _Where]]:
     for name in MATRICES:
-        row = read(name).trainings[0]
-        yield (
-            (row["dataset"].name, row["model"].name),
-            _Where(federated=row["federated"], rounds=row["rounds"], model=row["model"]),
-        )
+        for each in federations(read(name)):
+            row = each.trainings[0]
+            takes = registry.load("models", row["model"].name).takes
+            model = row["model"] if "image" in takes else _OF_DIGITS
+            where = _Where(federated=row["federated"], rounds=row["rounds"], model=model)
+            yield (each.dataset, each.model), where
 
 
 def _subject(place: Placed, where: _Where) -> Subject | str:

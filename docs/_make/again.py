@@ -105,9 +105,10 @@ def begun(export: str, commit: str, old: Record, new: Record, curve: Sequence[tu
     both = [(at, before, here[at]) for at, before in old.result.curve if at and at in here]
     if not both:
         raise BenchError(f"{export}: no test within {len(curve)} rounds of {old.id[:8]}; give more --minutes")
-    most = max(abs(before - after) for _, before, after in both)
-    near = all(_meet(wilson(before * count, count), wilson(after * count, count)) for _, before, after in both)
+    most, where = max((abs(before - after), at) for at, before, after in both)
     last, before, after = both[-1]
+    near = _meet(wilson(before * count, count), wilson(after * count, count))  # as of a whole training
+    farthest = [f"at most {100 * most:.2f} points, in round {where}"] if most >= ROUNDED else []
     return Again(
         export=export,
         cell=old.id[:8],
@@ -115,7 +116,7 @@ def begun(export: str, commit: str, old: Record, new: Record, curve: Sequence[tu
         old=f"{100 * before:.2f} % after {last} of {old.result.rounds} rounds",
         new=f"{100 * after:.2f} % after {last} of {old.result.rounds} rounds",
         verdict=EQUAL if most < ROUNDED else ROUNDING if most < SMALL else WITHIN if near else DIFFERS,
-        why="; ".join([*_machine(old.environment, new.environment), *_code(old, new)]),
+        why="; ".join([*farthest, *_machine(old.environment, new.environment), *_code(old, new)]),
         commit=commit,
         rounds=last,
     )
