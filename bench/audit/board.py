@@ -77,7 +77,8 @@ def audit_board(folder: Path, tradeoff: Tradeoff, plan: Plan, say: Callable[[str
     - `say`: function that gets a line of text for each defense.
 
     An audited round has the board's clients per round, examples, rounds and number of tensors; digits are the examples,
-    hidden layers have four units, and an `mlp` takes the place of a model of texts. Raises `RecordError` for a damaged file."""
+    hidden layers have four units, and an `mlp` takes the place of a model of texts. Raises `RecordError` for a damaged
+    file."""
     places, where = placed(tradeoff), dict(_federations())
     wanted = {(each.dataset, each.model, each.setting) for each in places}
     kept = {each.key: each for each in audits.read(folder) if _same(each, plan)}
