@@ -106,8 +106,8 @@ def _federations() -> Iterator[tuple[tuple[str, str], _Where]]:
     for name in MATRICES:
         for each in federations(read(name)):
             row = each.trainings[0]
-            takes = registry.load("models", row["model"].name).takes
-            model = row["model"] if "image" in takes else _OF_DIGITS
+            pictures = "image" in getattr(registry.load("models", row["model"].name), "takes", ())
+            model = row["model"] if pictures else _OF_DIGITS
             where = _Where(federated=row["federated"], rounds=row["rounds"], model=model)
             yield (each.dataset, each.model), where
 
