@@ -124,8 +124,16 @@ def begun(export: str, commit: str, old: Record, new: Record, curve: Sequence[tu
 
 def failed(export: str, commit: str, old: Record, reason: str) -> Again:
     """A cell without a second record."""
-    values = {"cell": old.id[:8], "what": what(old), "old": figure(old), "new": "–"}
-    return Again(export=export, verdict=OPEN, why=reason, commit=commit, **values)
+    return Again(
+        export=export,
+        cell=old.id[:8],
+        what=what(old),
+        old=figure(old),
+        new="–",
+        verdict=OPEN,
+        why=reason,
+        commit=commit,
+    )
 
 
 def _differences(old: Record, new: Record, tolerance: float) -> list[tuple[str, object, object]]:
