@@ -53,12 +53,14 @@ def main(names: Sequence[str], minutes: float, out: Path, folder: Path = FOLDER)
 
 def _again(export: str, old: Record, out: Path, device: str, minutes: float, commit: str) -> Again:
     curve: list[tuple[int, float]] = []
-    began = time.perf_counter()
+    tested = {at for at, _ in old.result.curve} if isinstance(old.result, TrainingResult) else set()
+    began, stopped = time.perf_counter(), False
 
     def limited(progress: TrainingProgress) -> None:
+        nonlocal stopped
         curve.append((progress.round, progress.accuracy))
-        tested = isinstance(old.result, TrainingResult) and progress.round in dict(old.result.curve)
-        if tested and progress.seconds_left > 0 and time.perf_counter() - began > 60 * minutes:
+        if progress.round in tested and progress.seconds_left > 0 and time.perf_counter() - began > 60 * minutes:
+            stopped = True
             raise BenchError(f"stopped after {progress.round} rounds")
 
     path = records.record_path(out, old.id)
@@ -68,11 +70,9 @@ def _again(export: str, old: Record, out: Path, device: str, minutes: float, com
         records.write(out, new)
     if new.status == old.status:
         return again.compared(export, commit, old, new)
-    return (
-        again.begun(export, commit, old, new, curve)
-        if curve
-        else again.failed(export, commit, old, new.reason or new.status)
-    )
+    if stopped:
+        return again.begun(export, commit, old, new, curve)
+    return again.failed(export, commit, old, new.reason or new.status)
 
 
 if __name__ == "__main__":

@@ -29,18 +29,19 @@ def candidates(left: Remainder, whole: Outside) -> tuple[Tensor, bool]:
     inside, exact = torch.ones(len(ids), net.positions, dtype=torch.bool), False
     # the layers on a token's whole vector come first: LoRA's B has few inputs, and tests the tokens that are left
     spaces = [Outside.of(left, paths) for paths in left.seen(net.single)] or [whole]
+    last = left.last  # a copy of the model, for all spaces
     for space in spaces:
-        if space.exact and (members := _members(left, space, ids, inside))[:, 0].any():
+        if space.exact and (members := _members(left, last, space, ids, inside))[:, 0].any():
             inside, exact = members, True
     result[allowed] = inside if exact else _nearest(net, spaces[0], ids, 2 * count)
     return result, exact
 
 
-def _members(left: Remainder, space: Outside, ids: Tensor, inside: Tensor) -> Tensor:
+def _members(left: Remainder, last: LayeredModel | None, space: Outside, ids: Tensor, inside: Tensor) -> Tensor:
     """Return which tokens' vectors lie in the row space of `space`, (token, position). Tokens `ids` (token,) are tested
     at the positions in `inside` (token, position): first in some directions outside the row space, so that a large
-    vocabulary takes seconds, then in all directions."""
-    net, last, some, members = left.net, left.last, space.some(_FIRST), torch.zeros_like(inside)
+    vocabulary takes seconds, then in all directions. `last` is `left.last`, and gives later steps' tolerance."""
+    net, some, members = left.net, space.some(_FIRST), torch.zeros_like(inside)
     for part in inside.any(1).nonzero()[:, 0].split(CHUNK):
         texts = ids[part, None].expand(-1, net.positions)
         with torch.no_grad():

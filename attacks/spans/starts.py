@@ -52,7 +52,7 @@ class Choices:
             fresh = [token for token in choice.tolist() if all(token not in other for other in known)]
             if fresh and random.random() < 0.5:
                 choice = torch.tensor(fresh)
-            text[position] = choice[int(random.integers(len(choice)))]
+            text[position] = _any(choice, random)
         return text
 
     def kicked(self, text: Tensor, shares: Tensor, random: np.random.Generator) -> Tensor:
@@ -74,8 +74,7 @@ class Choices:
             count = min(len(free), int(random.integers(2, max(3, length // 3 + 1))))
             at = random.choice(free, size=count, replace=False, p=chance / chance.sum())
         for position in at:
-            choice = self.lists[position]
-            changed[position] = choice[int(random.integers(len(choice)))]
+            changed[position] = _any(self.lists[position], random)
         return changed
 
     def _plausible(self, language: Language, random: np.random.Generator) -> Tensor:
@@ -106,3 +105,7 @@ class Choices:
             drawn = choice[torch.from_numpy(random.integers(len(choice), size=len(ends)))]
             longer[:, position] = torch.where(ends >= position, drawn, PAD)
         return longer
+
+
+def _any(choice: Tensor, random: np.random.Generator) -> Tensor:
+    return choice[int(random.integers(len(choice)))]

@@ -23,8 +23,8 @@ from bench.record.tradeoff import NAMED, Tradeoff
 from bench.registry import entries as registry
 
 MATRICES = ("tradeoff", "tradeoff-cifar10", "tradeoff-adult", "tradeoff-text", "tradeoff-unlabelled", "tradeoff-cnn")
-_OF_DIGITS = Entry(name="mlp", params={"hidden": (4,)})  # in place of a model of texts
 _UNITS = 4  # in each hidden layer: ε follows from clip, noise and the number of tensors, never from a layer's width
+_OF_DIGITS = Entry(name="mlp", params={"hidden": (_UNITS,)})  # in place of a model of texts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

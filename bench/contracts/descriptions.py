@@ -12,7 +12,7 @@ from bench.contracts.base import ContractSkipped, require
 from bench.contracts.trials import CLOSE, DRAWS, SIGMAS, Trial, context_of, first_trial, lead_of, trial_of, variants
 from bench.defenses.base import AddedNoise, Context, Defense, Scaling, Shapes, State, Transform
 from bench.defenses.transforms.rows import broadcast, norms
-from bench.federated.describe import Composition, DescribedTransform, describe
+from bench.federated.describe import Composition, DescribedTransform, describe, states_its_law
 from bench.federated.stages import Stages
 from bench.federated.straight_through import StraightThrough
 from bench.points import POINTS, STAGES, Point, Scope, Stage
@@ -161,12 +161,6 @@ def _of_mean(said: AddedNoise, batch: int) -> AddedNoise:
 def _says_its_draws(transform: Transform, given: Tensors, context: Context) -> bool:
     """Return whether an attacker reads the transform's draws off the reading, or knows the few possible values."""
     return _simulates(transform) or transform.mixes_examples or transform.outcomes(given, context) is not None
-
-
-def states_its_law(transform: Transform) -> bool:
-    """Return whether a transform (a defense's function on tensors) states the likelihood of its output."""
-    kind = type(transform)
-    return kind.log_density is not Transform.log_density or kind.log_likelihood is not Transform.log_likelihood
 
 
 def _claims_a_mean(transform: Transform, given: Tensors, state: State, context: Context) -> bool:

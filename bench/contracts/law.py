@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from bench.contracts.base import ContractSkipped, require
-from bench.contracts.descriptions import arriving_at, of_one, states_its_law
+from bench.contracts.descriptions import arriving_at, of_one
 from bench.contracts.trials import Trial, context_of, first_trial, lead_of
 from bench.defenses.base import AddedNoise, Defense, State, Transform
+from bench.federated.describe import states_its_law
 from bench.federated.straight_through import StraightThrough
 from bench.points import Stage
 from bench.trip import Tensors

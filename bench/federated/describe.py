@@ -73,9 +73,10 @@ class DescribedTransform:
         return {key: value.expand(rows, *value.shape[1:]) for key, value in self.state.items()}
 
 
-def _states_a_law(transform: Transform) -> bool:
+def states_its_law(transform: Transform) -> bool:
+    """Return whether a transform (a defense's function on tensors) states the likelihood of its output."""
     kind = type(transform)
-    return kind.log_likelihood is not Transform.log_likelihood or kind.log_density is not Transform.log_density
+    return kind.log_density is not Transform.log_density or kind.log_likelihood is not Transform.log_likelihood
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,7 +321,7 @@ class Composition:
         if not self.parts or not self.parts[-1].shown:
             return None
         *others, last = self.parts
-        if not _states_a_law(last.transform):
+        if not states_its_law(last.transform):
             return None  # before the scaled copies, which took a third of a gallery's time
         law: Callable[[Tensors, Tensors, Context], Tensor | None] = getattr(last.transform, name)
         if not self.additive and any(part.transform.random for part in others):
