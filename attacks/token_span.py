@@ -36,8 +36,9 @@ class TokenSpan(Attack):
     db] = Σ δ (h, 1)ᵀ. h are the layer's inputs and δ = ∂loss/∂z at its output z.
 
     - First attention layer: h depends on a token and its position only. All tokens at all positions are tested; zero
-      rows in the token embedding's gradient exclude tokens. With LoRA, the layers are the matrices A (rank r: r rows of
-      each A's gradient) and B (whose inputs have r values).
+      rows in the token embedding's gradient exclude tokens, and the position embedding's gradient shows at which
+      positions a token is likely. With LoRA, the layers are the matrices A (rank r: r rows of each A's gradient) and B
+      (whose inputs have r values).
     - Next attention layer (without one, the layer with the greatest rank): h depends on the whole text. Exchanges of
       tokens improve texts made from the tokens that passed the first test, until all h lie in the row space. The
       derivative of the distance to the row space by token vectors selects the exchanges. Positions have weights, so
@@ -57,10 +58,10 @@ class TokenSpan(Attack):
     - A certain text's gradient is subtracted from the reading. The row spaces then hold the other texts only.
 
     Departures from DAGER: the search for texts is ours, in place of an enumeration; half of its starts are drawn by a
-    language model of public texts. Dependence and subtraction are ours. Query, key and value gradients are tested
-    together, with biases. Directions of the vectors h in which no two texts differ are left out of the test. If noise
-    fills the row space, the rank counts singular values above 1.6 medians, and the nearest texts are the result,
-    unconfirmed."""
+    language model of public texts. Likely positions, dependence and subtraction are ours. Query, key and value
+    gradients are tested together, with biases. Directions of the vectors h in which no two texts differ are left out of
+    the test. If noise fills the row space, the rank counts singular values above 1.6 medians, and the nearest texts are
+    the result, unconfirmed."""
 
     reference = "Petrov et al. 2024 (DAGER)"
     takes = ("text",)

@@ -14,6 +14,7 @@ from bench.attacks.spans import search
 from bench.attacks.spans.candidates import candidates
 from bench.attacks.spans.dependence import dependent
 from bench.attacks.spans.layers import LayeredModel
+from bench.attacks.spans.positions import lengths
 from bench.attacks.spans.remainder import Remainder
 from bench.attacks.spans.search import Search
 from bench.attacks.spans.starts import Choices
@@ -357,3 +358,40 @@ def test_a_kick_changes_candidates_only_and_the_length_by_four_at_most() -> None
         if length == 6:
             changes.add(int((other != text).sum()))
     assert lengths == set(range(2, 10)) and max(changes) == 2  # at most a third of six tokens
+
+
+def placed(sentences: Tensor, noise: float = 0.0) -> tuple[Tensor | None, Tensor]:
+    """Lengths by token and position, and the token embedding's gradient."""
+    model = api.build("tiny-transformer", shape=(12,), classes=2, params={"tokens": 40, "width": 64})
+    reading = read(model, sentences)
+    net = LayeredModel.of(reading)
+    assert net is not None
+    draws = torch.Generator().manual_seed(0)
+    sent = {name: value[0, 0].double() for name, value in reading.values.items()}
+    sent = {name: value + noise * torch.randn(value.shape, generator=draws).double() for name, value in sent.items()}
+    left = Remainder.of(net, reading, sent)
+    return lengths(left, torch.ones(40, 12, dtype=torch.bool)), sent["token.weight"]
+
+
+def test_gradients_of_both_embeddings_place_the_tokens() -> None:
+    """Tokens that occur once: the least sum of lengths has each row of the token embedding's gradient at its position,
+    by the triangle inequality."""
+    once = ids([[1, 2, 3, 4, 5, 6, 7, 8], [9, 10, 11, 12, 13], [14, 15, 16, 17, 18, 19]])
+    found, table = placed(once)
+    assert found is not None
+    truth = torch.zeros(40, 12, dtype=torch.float64)
+    for text in once.tolist():
+        for place, token in enumerate(text):
+            truth[token, place] = table[token].norm() if token else 0
+    long = found > 0.1 * found.max()
+    assert bool((long == (truth > 0)).all()) and int(long.sum()) == 19
+    assert float((found[long] / truth[long] - 1.1).abs().max()) < 0.11  # truth, and up to a fifth from the first part
+
+    repeated = ids([[7, 2, 3, 4, 5, 6, 2, 8], [7, 3, 11, 12, 2], [7, 15, 5, 17, 3, 19]])
+    found, _ = placed(repeated)
+    assert found is not None
+    true = {(token, place) for text in repeated.tolist() for place, token in enumerate(text) if token}
+    likely = set(map(tuple, Choices.of(torch.ones(40, 12, dtype=torch.bool), found).likely[:, :8].nonzero().tolist()))
+    assert len(true - likely) <= 2 and len(likely - true) <= 32  # of 17 and 303 pairs
+
+    assert placed(once, noise=1e-3)[0] is None

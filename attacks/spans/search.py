@@ -9,6 +9,7 @@ from torch import Tensor
 from bench.attacks.spans.candidates import candidates
 from bench.attacks.spans.layers import CHUNK
 from bench.attacks.spans.outside import EXACT
+from bench.attacks.spans.positions import lengths
 from bench.attacks.spans.remainder import Remainder
 from bench.attacks.spans.starts import Choices
 from bench.attacks.spans.whole import Texts, WholeTexts
@@ -28,32 +29,33 @@ class Search:
     """Search for texts whose vectors lie in the row space for whole texts."""
 
     def __init__(
-        self, whole: WholeTexts, allowed: Tensor, language: Language | None = None, *, kicks: bool = False
+        self, whole: WholeTexts, choices: Choices, language: Language | None = None, *, kicks: bool = False
     ) -> None:
-        """`whole` tests texts, `allowed` (token, position) are the candidates, and `language` draws starts; None:
-        uniform starts only. With `kicks`, random changes follow local minima in half of the starts, and only these
+        """`whole` tests texts, `choices` are the candidates, and `language` draws starts; None: no start is drawn by
+        a language model. With `kicks`, random changes follow local minima in half of the starts, and only these
         changes make a text shorter: beginnings of few tokens are near to any row space."""
         self.whole = whole
         """The test for whole texts."""
-        self.choices = Choices.of(allowed)
+        self.choices = choices
         """The candidates."""
         self._language = language
         self._kicks = _KICKS if kicks else 0
         self._rough = whole.single_precision()
-        self._weights = torch.ones(allowed.shape[1], dtype=torch.float64)
+        self._weights = torch.ones(whole.net.positions, dtype=torch.float64)
         if self.possible:
-            self._weights = self._weights_of(torch.full(allowed.shape[1:], PAD))
+            self._weights = self._weights_of(torch.full((whole.net.positions,), PAD))
 
     @classmethod
     def of(cls, left: Remainder, language: Language | None) -> "Search":
         """Prepare a search for the unknown texts in a reading. Known texts still in the rest extend its row space.
 
         - `left`: the reading.
-        - `language`: a language model for starts; None: uniform starts only."""
+        - `language`: a language model for starts; None: no start is drawn by a language model."""
         whole = WholeTexts.of(left)
         allowed, some = candidates(left, whole.space)
         kicks = whole.space.exact and some  # otherwise, a text's loss says little
-        return cls(whole.with_known(left.kept) if left.kept else whole, allowed, language, kicks=kicks)
+        choices = Choices.of(allowed, lengths(left, allowed) if some else None)
+        return cls(whole.with_known(left.kept) if left.kept else whole, choices, language, kicks=kicks)
 
     @property
     def possible(self) -> bool:
@@ -86,7 +88,7 @@ class Search:
         self._measure(climbs)
         active = climbs
         while active:
-            scores = self._promising(torch.stack([climb.text for climb in active]))
+            scores = self._promising(active)
             moves = [self._moves(climb, score) for climb, score in zip(active, scores, strict=True)]
             stuck = [
                 climb
@@ -142,14 +144,16 @@ class Search:
         best = [int(loss.argmin()) for loss in losses]
         return [(move[n], loss[n]) for move, loss, n in zip(close, losses, best, strict=True)]
 
-    def _promising(self, texts: Tensor) -> Tensor:
-        """Return how much each token exchange lowers the loss to first order, (text, position, token)."""
-        net = self.whole.net
+    def _promising(self, climbs: list["_Climb"]) -> Tensor:
+        """Return how much each token exchange lowers the loss to first order, (climb, position, token): with likely
+        candidates, and before a start is given up with all."""
+        net, texts = self.whole.net, torch.stack([climb.text for climb in climbs])
         with torch.enable_grad(), vectors(net.model, net.embedding) as leaves:
             slopes = torch.autograd.grad(self._loss(texts).sum(), leaves[0])[0]
         slopes = torch.nn.functional.pad(slopes, (0, 0, 0, texts.shape[1] - slopes.shape[1]))
         drop = (slopes * net.table[texts]).sum(-1, keepdim=True) - slopes @ net.table.mT
-        other = self.choices.allowed.mT & (texts != PAD)[..., None]
+        choices = [self.choices.allowed if climb.wide else self.choices.likely for climb in climbs]
+        other = torch.stack(choices).mT & (texts != PAD)[..., None]
         return drop.masked_fill(~other, -torch.inf).scatter(2, texts[..., None], -torch.inf)
 
     def _moves(self, climb: "_Climb", score: Tensor) -> Tensor:

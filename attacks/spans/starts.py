@@ -13,6 +13,8 @@ _PLAUSIBLE = 0.5  # of the starts: texts drawn by a language model of public tex
 _OTHER_LENGTH = 0.5  # of the kicks: the text's length changes
 _FURTHER = 4  # positions, by a kick
 _RARE = 1e-300  # keeps chances positive
+_UNLIKELY = 0.002  # of a position's largest chance: chance of a candidate without gradient there
+_LIKELY = 0.02  # of a position's largest chance: less for most wrong candidates, more for nearly all true ones
 _COMPLETIONS = 4  # of a text to each greater length, before a start is given up
 
 
@@ -24,12 +26,24 @@ class Choices:
     """(token, position): whether a token is a candidate."""
     lists: tuple[Tensor, ...]
     """Candidates (token,) at each position, up to the first position without candidates."""
+    chances: tuple[Tensor, ...]
+    """Relative chance (token,) of each candidate at each position, 1 at most."""
+    likely: Tensor
+    """(token, position): whether a candidate's chance is 2 % at least."""
 
     @classmethod
-    def of(cls, allowed: Tensor) -> "Choices":
-        """List the candidates in `allowed` (token, position) by position."""
+    def of(cls, allowed: Tensor, lengths: Tensor | None = None) -> "Choices":
+        """List the candidates in `allowed` (token, position) by position. The chances are proportional to `lengths`
+        (token, position) of gradients; None: all are equal."""
         longest = int(allowed.any(0).long().cumprod(0).sum())
-        return cls(allowed=allowed, lists=tuple(column.nonzero()[:, 0] for column in allowed.mT[:longest]))
+        lists = tuple(column.nonzero()[:, 0] for column in allowed.mT[:longest])
+        given = allowed.double() if lengths is None else lengths
+        chances, likely = [], torch.zeros_like(allowed)
+        for position, tokens in enumerate(lists):
+            chance = given[tokens, position] + _UNLIKELY * given[tokens, position].max() + _RARE
+            chances.append(chance / chance.max())
+            likely[tokens, position] = chances[-1] >= _LIKELY
+        return cls(allowed=allowed, lists=lists, chances=tuple(chances), likely=likely)
 
     @property
     def longest(self) -> int:
@@ -48,11 +62,9 @@ class Choices:
         if language is not None and random.random() < _PLAUSIBLE:
             return self._plausible(language, random)
         for position in range(int(random.integers(1, self.longest + 1))):
-            choice = self.lists[position]
-            fresh = [token for token in choice.tolist() if all(token not in other for other in known)]
-            if fresh and random.random() < 0.5:
-                choice = torch.tensor(fresh)
-            text[position] = _any(choice, random)
+            fresh = [all(token not in other for other in known) for token in self.lists[position].tolist()]
+            only = torch.tensor(fresh) if any(fresh) and random.random() < 0.5 else None
+            text[position] = self._drawn(position, random, 1, only)[0]
         return text
 
     def kicked(self, text: Tensor, shares: Tensor, random: np.random.Generator) -> Tensor:
@@ -74,7 +86,7 @@ class Choices:
             count = min(len(free), int(random.integers(2, max(3, length // 3 + 1))))
             at = random.choice(free, size=count, replace=False, p=chance / chance.sum())
         for position in at:
-            changed[position] = _any(self.lists[position], random)
+            changed[position] = self._drawn(position, random, 1)[0]
         return changed
 
     def _plausible(self, language: Language, random: np.random.Generator) -> Tensor:
@@ -83,7 +95,7 @@ class Choices:
         text, before = torch.full((self.allowed.shape[1],), PAD), torch.tensor(PAD)
         for position in range(self.longest):
             choice = self.lists[position]
-            chances = language.between(before, choice).exp().numpy().cumsum()
+            chances = (language.between(before, choice).exp() * self.chances[position]).numpy().cumsum()
             end = float(language.between(before, torch.tensor(PAD)).exp()) if position else 0.0
             drawn = int(np.searchsorted(chances, random.random() * (chances[-1] + end), side="right"))
             if drawn == len(choice):
@@ -101,11 +113,12 @@ class Choices:
         ends = torch.arange(length, self.longest).repeat_interleave(_COMPLETIONS)
         longer = text.repeat(len(ends), 1)
         for position in range(length, self.longest):
-            choice = self.lists[position]
-            drawn = choice[torch.from_numpy(random.integers(len(choice), size=len(ends)))]
-            longer[:, position] = torch.where(ends >= position, drawn, PAD)
+            longer[:, position] = torch.where(ends >= position, self._drawn(position, random, len(ends)), PAD)
         return longer
 
-
-def _any(choice: Tensor, random: np.random.Generator) -> Tensor:
-    return choice[int(random.integers(len(choice)))]
+    def _drawn(self, position: int, random: np.random.Generator, count: int, only: Tensor | None = None) -> Tensor:
+        """Draw `count` candidates for a position, (token,), of those in `only` (token,) if given."""
+        chances = self.chances[position] if only is None else self.chances[position] * only
+        ends = chances.cumsum(0).numpy()
+        at = np.searchsorted(ends, random.random(count) * ends[-1], side="right").clip(max=len(ends) - 1)
+        return self.lists[position][torch.from_numpy(at)]
