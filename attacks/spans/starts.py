@@ -85,7 +85,7 @@ class Choices:
             chance = shares[free].double().numpy() + float(shares[:length].mean()) / 10 + _RARE
             count = min(len(free), int(random.integers(2, max(3, length // 3 + 1))))
             at = random.choice(free, size=count, replace=False, p=chance / chance.sum())
-        for position in at:
+        for position in at.tolist():
             changed[position] = self._drawn(position, random, 1)[0]
         return changed
 
