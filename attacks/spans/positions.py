@@ -36,12 +36,11 @@ def _places(left: Remainder, name: str) -> Tensor | None:
     """Return the position embedding's gradient for a text's positions, (position, value): the matrix whose rows have
     the same sum as the rows of the token embedding's gradient, `name`. None without such a matrix."""
     table, positions = left.rest.get(name), left.net.positions
-    if table is None:
+    if table is None or not (total := table.sum(0)).any():
         return None
-    total = table.sum(0)
     for other, value in left.rest.items():
         alike = value.ndim == 2 and len(value) >= positions and value.shape[1] == table.shape[1] and other != name
-        if alike and bool(total.any()) and float((value.sum(0) - total).norm()) <= _EQUAL * float(total.norm()):
+        if alike and float((value.sum(0) - total).norm()) <= _EQUAL * float(total.norm()):
             first = int(left.sent[other].any(1).nonzero()[0])  # some models leave rows in front
             rows = value[first : first + positions]
             return torch.cat([rows, rows.new_zeros(positions - len(rows), rows.shape[1])])
@@ -57,10 +56,11 @@ def _parts(tokens: Tensor, places: Tensor, allowed: Tensor) -> Tensor:
     weights, kept = allowed, torch.zeros_like(allowed)
     for rounds, exponent in _ROUNDS:
         for _ in range(rounds):
-            share = weights / weights.sum(1, keepdim=True)
+            totals = weights.sum(1, keepdim=True)
+            share = weights / totals
             products = torch.diag(weights.sum(0)) - weights.mT @ share
             v = torch.linalg.pinv(products, rtol=1e-12, hermitian=True) @ (places - share.mT @ tokens)
-            u = tokens / weights.sum(1, keepdim=True) - share @ v
+            u = tokens / totals - share @ v
             parts = weights * torch.cdist(u, -v, compute_mode="donot_use_mm_for_euclid_dist")
             weights = ((parts / parts.max()) ** exponent + _LEAST**exponent) * allowed
         kept = parts + _KEPT * kept

@@ -26,10 +26,8 @@ class Choices:
     """(token, position): whether a token is a candidate."""
     lists: tuple[Tensor, ...]
     """Candidates (token,) at each position, up to the first position without candidates."""
-    chances: tuple[Tensor, ...]
-    """Relative chance (token,) of each candidate at each position, 1 at most."""
-    likely: Tensor
-    """(token, position): whether a candidate's chance is 2 % at least."""
+    chances: Tensor
+    """(token, position): relative chance of each candidate at each position, 1 at most."""
 
     @classmethod
     def of(cls, allowed: Tensor, lengths: Tensor | None = None) -> "Choices":
@@ -38,12 +36,13 @@ class Choices:
         longest = int(allowed.any(0).long().cumprod(0).sum())
         lists = tuple(column.nonzero()[:, 0] for column in allowed.mT[:longest])
         given = allowed.double() if lengths is None else lengths
-        chances, likely = [], torch.zeros_like(allowed)
-        for position, tokens in enumerate(lists):
-            chance = given[tokens, position] + _UNLIKELY * given[tokens, position].max() + _RARE
-            chances.append(chance / chance.max())
-            likely[tokens, position] = chances[-1] >= _LIKELY
-        return cls(allowed=allowed, lists=lists, chances=tuple(chances), likely=likely)
+        chances = (given + _UNLIKELY * given.max(0).values + _RARE) * allowed
+        return cls(allowed=allowed, lists=lists, chances=chances / chances.max(0).values.clamp_min(_RARE))
+
+    @property
+    def likely(self) -> Tensor:
+        """Whether a candidate's chance is 2 % at least: (token, position)."""
+        return self.chances >= _LIKELY
 
     @property
     def longest(self) -> int:
@@ -95,7 +94,7 @@ class Choices:
         text, before = torch.full((self.allowed.shape[1],), PAD), torch.tensor(PAD)
         for position in range(self.longest):
             choice = self.lists[position]
-            chances = (language.between(before, choice).exp() * self.chances[position]).numpy().cumsum()
+            chances = (language.between(before, choice).exp() * self.chances[choice, position]).numpy().cumsum()
             end = float(language.between(before, torch.tensor(PAD)).exp()) if position else 0.0
             drawn = int(np.searchsorted(chances, random.random() * (chances[-1] + end), side="right"))
             if drawn == len(choice):
@@ -118,7 +117,8 @@ class Choices:
 
     def _drawn(self, position: int, random: np.random.Generator, count: int, only: Tensor | None = None) -> Tensor:
         """Draw `count` candidates for a position, (token,), of those in `only` (token,) if given."""
-        chances = self.chances[position] if only is None else self.chances[position] * only
-        ends = chances.cumsum(0).numpy()
+        choice = self.lists[position]
+        chances = self.chances[choice, position]
+        ends = (chances if only is None else chances * only).cumsum(0).numpy()
         at = np.searchsorted(ends, random.random(count) * ends[-1], side="right").clip(max=len(ends) - 1)
-        return self.lists[position][torch.from_numpy(at)]
+        return choice[torch.from_numpy(at)]
