@@ -2,6 +2,7 @@
 
 import faulthandler
 import os
+import platform
 import threading
 import time
 from collections.abc import Iterator
@@ -9,12 +10,19 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+from packaging.version import Version
 
 from bench.errors import StorageError
 
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-# glibc returns large blocks to the system after each use and fetches them again page by page: let it keep them.
-_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(1 << 30)}
+
+
+def _memory() -> dict[str, str]:
+    # glibc returns large blocks to the system after each use and fetches them again page by page: let it keep them.
+    # Older versions of glibc may refuse sizes above 32 MiB.
+    library, version = platform.libc_ver()
+    largest = 256 if library == "glibc" and Version(version) >= Version("2.36") else 32  # MiB
+    return {"MALLOC_MMAP_THRESHOLD_": str(largest << 20), "MALLOC_TRIM_THRESHOLD_": str(1 << 30)}
 
 
 def prepare_environment() -> None:
@@ -22,7 +30,7 @@ def prepare_environment() -> None:
     use a single thread, and the C library keeps freed memory. The libraries read these variables at import."""
     for name in _THREADS:
         os.environ[name] = "1"
-    for name, size in _MEMORY.items():
+    for name, size in _memory().items():
         os.environ.setdefault(name, size)
 
 
