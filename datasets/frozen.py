@@ -16,15 +16,22 @@ Images = NDArray[np.uint8]
 
 
 def features(
-    network: Network, weights: Path, parts: Iterable[Iterable[Images]], *, side: int | None = None
+    network: Network,
+    weights: Path,
+    parts: Iterable[Iterable[Images]],
+    *,
+    side: int | None = None,
+    blocks: int | None = None,
 ) -> list[NDArray[np.float32]]:
-    """Compute features of images by a network: the inputs of its head (last layer). Return an array (image, feature),
-    at least 0, for each of `parts`. A single thread is used, because the number of threads changes the last bits.
+    """Compute features of images by a network: the inputs of its head (last layer), at least 0, or the outputs of an
+    earlier block. Return an array (image, feature) for each of `parts`. A single thread is used, because the number of
+    threads changes the last bits.
 
     - `network`: torchvision's name of the network.
     - `weights`: file of the network's weights.
     - `parts`: data set parts; each part is an iterator of chunks of images (image, 3, height, width).
     - `side`: height and width in pixels to which images are resized; None: no change.
+    - `blocks`: number of MobileNetV2's first blocks that compute the features; None: all layers before the head.
 
     Raises `DataError` if the file does not hold the network's weights."""
     import torch
@@ -35,7 +42,10 @@ def features(
         module.load_state_dict(torch.load(weights, map_location="cpu", weights_only=True))
     except Exception as error:  # a wrong file raises many types
         raise DataError(f"{weights}: no weights of torchvision's {network} ({type(error).__name__})") from None
-    setattr(module, _HEAD[network], torch.nn.Identity())
+    if blocks is None:
+        setattr(module, _HEAD[network], torch.nn.Identity())
+    else:
+        module = torch.nn.Sequential(module.get_submodule("features")[:blocks], torch.nn.Flatten())
     module.eval()
     mean, deviation = (torch.tensor(values)[:, None, None] for values in (_MEAN, _DEVIATION))
 

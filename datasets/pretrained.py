@@ -1,48 +1,56 @@
-"""CIFAR-10 as the features of a frozen network: its last layer is trained by the clients."""
+"""CIFAR-10 as features of a frozen network: clients train its last layers."""
 
 import hashlib
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bench import mobilenet
 from bench.datasets import frozen
 from bench.datasets.base import Dataset, Raw, content_hash
 from bench.datasets.cifar import Cifar10First
-from bench.datasets.files import Layout, Remote, locate
+from bench.datasets.files import Remote
 from bench.datasets.tables import numeric_groups
 from bench.errors import DataError, StorageError
-from bench.record.files import new_file, read_plain
+from bench.parameters import parameter
+from bench.record.files import new_file
 from bench.record.npz import read_npz
 
-_FILE = "mobilenet_v2-b0353104.pth"
-_SHA256 = "b03531047ffacf1e2488318dcd2aba1126cde36e3bfe1aa5cb07700aeeee9889"
-_WEIGHTS = Layout(place="", names=(_FILE,))
-_FEATURES, _SIDE, _CHUNK = 1280, 64, 100
+_FEATURES, _IMAGE, _CHUNK = 1280, 64, 100
 _LARGEST = np.float32(6)  # of ReLU6, the network's last activation
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cifar10MobileNet(Dataset):
     """The images of `cifar10-10k` (the first 10000 training and 1000 test images of CIFAR-10) as 1280 features in [0,
-    1]. The features are MobileNetV2's last activation (ReLU6) with ImageNet's weights, averaged over positions and
-    divided by 6. Images are enlarged to 64×64. The model `linear` on these features is the head of a frozen network.
-    The first `load` takes about 30 seconds; the user's cache keeps the features."""
+    1], from MobileNetV2 with ImageNet's weights. Images are enlarged to 64×64. With `cut=head`, the features are the
+    last activation (ReLU6), averaged over positions and divided by 6: the model `linear` is the head of a frozen
+    network. With `cut=block`, they are the outputs before the last block, 320 channels at 2×2 positions, mapped from
+    [-3, 3]: the model `mobilenet-tail` is the rest of the network. The first `load` takes about 30 seconds; the user's
+    cache keeps the features."""
 
     reference = "Krizhevsky 2009, CIFAR-10; Sandler et al. 2018, MobileNetV2 (torchvision, IMAGENET1K_V1)"
     kind = "table"
     private = False
     remotes = (
         *Cifar10First.remotes,
-        Remote(name=_FILE, hash=f"sha256:{_SHA256}", urls=(f"https://download.pytorch.org/models/{_FILE}",), place=""),
+        Remote(name=mobilenet.FILE, hash=f"sha256:{mobilenet.SHA256}", urls=(mobilenet.URL,), place=""),
+    )
+
+    cut: Literal["head", "block"] = parameter(
+        "head", "end of the frozen part: before the head, or before the last block", source="ours"
     )
 
     def load(self, folders: tuple[Path, ...]) -> Raw:
-        weights = _weights(folders)
+        weights = mobilenet.find(folders)
         pictures = Cifar10First().load(folders)
-        source = hashlib.sha256(f"{content_hash(pictures)} {_SHA256} {_SIDE}".encode()).hexdigest()
+        where = "" if self.cut == "head" else f" {self.cut}"
+        identity = f"{content_hash(pictures)} {mobilenet.SHA256} {_IMAGE}{where}"
+        source = hashlib.sha256(identity.encode()).hexdigest()
         kept = folders[-1] / f"cifar10-mobilenet-{source[:16]}.npz"
         parts = (pictures.train_inputs, pictures.test_inputs)
         features = _read(kept, sum(map(len, parts)))
@@ -50,8 +58,10 @@ class Cifar10MobileNet(Dataset):
             chunks = [
                 [np.asarray(part[n : n + _CHUNK], np.uint8) for n in range(0, len(part), _CHUNK)] for part in parts
             ]
-            rows = np.concatenate(frozen.features("mobilenet_v2", weights, chunks, side=_SIDE))
-            features = np.clip(rows / _LARGEST, 0, 1)
+            blocks = None if self.cut == "head" else mobilenet.BLOCKS
+            rows = np.concatenate(frozen.features("mobilenet_v2", weights, chunks, side=_IMAGE, blocks=blocks))
+            scaled = rows / _LARGEST if self.cut == "head" else (rows / np.float32(mobilenet.LARGEST) + 1) / 2
+            features = np.clip(scaled, 0, 1)
             _keep(kept, features)
         train, test = features[: len(parts[0])], features[len(parts[0]) :]
         names = [f"feature {number}" for number in range(_FEATURES)]
@@ -66,20 +76,6 @@ class Cifar10MobileNet(Dataset):
             sources=(*pictures.sources, weights),
             source_sha256=source,
         )
-
-
-def _weights(folders: tuple[Path, ...]) -> Path:
-    """Return the file of the network's weights in the data folders, or in torchvision's own cache."""
-    import torch.hub
-
-    _, (path,) = locate((*folders, Path(torch.hub.get_dir()) / "checkpoints"), (_WEIGHTS,))
-    try:
-        actual = hashlib.sha256(read_plain(path)).hexdigest()
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from None
-    if actual != _SHA256:
-        raise DataError(f"{path}: truncated or altered: sha256 {actual}, published is {_SHA256}")
-    return path
 
 
 def _read(path: Path, count: int) -> NDArray[np.float32] | None:

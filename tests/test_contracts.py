@@ -100,7 +100,7 @@ EXCEPTIONS = {
 UNTIL_LATER = {"map": {each.name for each in contracts("attacks")} - {"any chunk"}}
 PART = 1  # choices of a defense's parameters in one test
 NEEDS_FILES = {"mnist", "fashion-mnist", "cifar10", "cifar10-10k", "cifar10-mobilenet", "cifar100", "lfw", "adult"}
-NEEDS_WEIGHTS = {"minilm"}  # tests/test_minilm.py makes small ones
+NEEDS_WEIGHTS = {"minilm", "mobilenet-tail"}  # tests/test_minilm.py and tests/test_datasets.py make small ones
 NOT_SHIPPED = {"aptos", "reviews"}  # tests/test_aptos.py and tests/test_reviews.py make files in their layout
 NEEDS_A_PATH = {"npz", "folder"}  # one's own data: checked below with a pack made here
 

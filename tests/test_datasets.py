@@ -32,10 +32,12 @@ from bench.datasets.lfw import Lfw
 from bench.datasets.loading import load, read
 from bench.datasets.mnist import FashionMnist, Mnist
 from bench.datasets.own import NpzPack, PictureFolder
-from bench.errors import BenchError, DataError, MissingDataError
+from bench.errors import BenchError, DataError, MissingDataError, NotApplicable
 from bench.folders import folders
 from bench.kinds.images import IMAGE
 from bench.kinds.tables import TABLE
+from bench.mobilenet import FILE
+from bench.models.mobilenet import MobileNetTail
 from bench.record.npz import read_npz
 from bench.registry import entries as registry
 
@@ -803,34 +805,43 @@ def mobilenet(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     folder = tmp_path_factory.mktemp("frozen")
     torch.manual_seed(0)
-    torch.save(mobilenet_v2().state_dict(), folder / "mobilenet_v2-b0353104.pth")
+    torch.save(mobilenet_v2().state_dict(), folder / FILE)
     x = _bytes(12, 32, 32, 3)
     _pack(folder / "cifar10.npz", x_train=x, y_train=np.arange(12) % 10, x_test=x[:3], y_test=np.arange(3))
     return folder
 
 
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def test_features_are_the_inputs_of_the_networks_own_head(
-    mobilenet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def drawn(mobilenet: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The network with these weights, whose file counts as torchvision's."""
     import torch
     from torchvision.models import mobilenet_v2
 
-    weights = mobilenet / "mobilenet_v2-b0353104.pth"
-    monkeypatch.setattr(pretrained, "_SHA256", _sha256(weights))
-    cache = tmp_path / "cache"
-    raw = pretrained.Cifar10MobileNet().load((mobilenet, cache))
+    weights = mobilenet / FILE
+    monkeypatch.setattr("bench.mobilenet.SHA256", hashlib.sha256(weights.read_bytes()).hexdigest())
     network = mobilenet_v2()
     network.load_state_dict(torch.load(weights, weights_only=True))
-    network.eval()
+    return network.eval()
+
+
+def _expected(network: Any, mobilenet: Path) -> Any:
+    """Logits of the whole network for the pack's images."""
+    import torch
+
     pictures = torch.from_numpy(Cifar10().load((mobilenet,)).train_inputs).float() / 255
     mean, deviation = (torch.tensor(each)[:, None, None] for each in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
     with torch.no_grad():
-        expected = network((torch.nn.functional.interpolate(pictures, (64, 64), mode="bilinear") - mean) / deviation)
-        ours = network.classifier(6 * torch.from_numpy(raw.train_inputs))
+        return network((torch.nn.functional.interpolate(pictures, (64, 64), mode="bilinear") - mean) / deviation)
+
+
+def test_features_are_the_inputs_of_the_networks_own_head(drawn: Any, mobilenet: Path, tmp_path: Path) -> None:
+    import torch
+
+    cache = tmp_path / "cache"
+    raw = pretrained.Cifar10MobileNet().load((mobilenet, cache))
+    with torch.no_grad():
+        ours = drawn.classifier(6 * torch.from_numpy(raw.train_inputs))
+    expected = _expected(drawn, mobilenet)
     assert raw.train_inputs.shape == (12, 1280) and raw.train_inputs.std(0).max() > 0
     assert torch.allclose(ours, expected, atol=1e-5)
     assert np.allclose(raw.test_inputs, raw.train_inputs[:3], atol=1e-6)
@@ -842,9 +853,50 @@ def test_features_are_the_inputs_of_the_networks_own_head(
     assert np.array_equal(mended.train_inputs, raw.train_inputs), "a damaged copy is made again"
 
 
-def test_computed_features_are_known_by_their_source(mobilenet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_features_before_the_last_block_and_the_fine_tuned_tail_are_the_network(
+    drawn: Any, mobilenet: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+    from torch.func import functional_call
+
+    with torch.no_grad():
+        norm, before = drawn.features[18][1], drawn.features[17].conv[3]
+        outputs: list[Any] = []
+        handle = before.register_forward_pre_hook(lambda layer, arguments: outputs.append(arguments[0]))
+        _expected(drawn, mobilenet)
+        handle.remove()
+        before.running_mean.copy_(outputs[0].mean((0, 2, 3)))  # so that features differ, within ±3
+        before.running_var.copy_(outputs[0].var((0, 2, 3)))
+        before.weight.copy_(0.3 * (1 + before.eps / before.running_var).sqrt())
+        for name in ("weight", "bias", "running_mean", "running_var"):
+            getattr(norm, name).copy_(torch.rand(1280) + 0.5)
+        torch.save(drawn.state_dict(), mobilenet / "other.pth")
+    monkeypatch.setattr("bench.mobilenet.FILE", "other.pth")
+    monkeypatch.setattr("bench.mobilenet.SHA256", hashlib.sha256((mobilenet / "other.pth").read_bytes()).hexdigest())
+    monkeypatch.setenv("BENCH_DATA", str(mobilenet))
+    raw = pretrained.Cifar10MobileNet(cut="block").load((mobilenet,))
+    tail = MobileNetTail()
+    module = tail.build(raw.train_inputs.shape[1:], 10)
+    weights = tail.initial(module, seed=1) | {
+        f"8.{key}": value for key, value in drawn.classifier[1].state_dict().items()
+    }
+    weights["8.weight"], weights["8.bias"] = weights["8.weight"][:10], weights["8.bias"][:10]
+    with torch.no_grad():
+        ours = functional_call(module, weights, (torch.from_numpy(raw.train_inputs),))
+    assert np.ptp(raw.train_inputs) > 0 and sum(value.numel() for value in weights.values()) == 422410
+    torch.testing.assert_close(ours, _expected(drawn, mobilenet)[:, :10], rtol=1e-4, atol=1e-4)
+    with pytest.raises(NotApplicable, match="reads 1280 features, an example has 784"):
+        tail.build((784,), 10)
+    monkeypatch.setenv("BENCH_DATA", str(mobilenet / "none"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(mobilenet / "none"))
+    with pytest.raises(
+        MissingDataError, match=r"^mobilenet-tail: not there: .* run `bench data fetch cifar10-mobilenet`"
+    ):
+        tail.build((1280,), 10)
+
+
+def test_computed_features_are_known_by_their_source(drawn: Any, mobilenet: Path) -> None:
     """The last digits differ between machines; cells and splits must not."""
-    monkeypatch.setattr(pretrained, "_SHA256", _sha256(mobilenet / "mobilenet_v2-b0353104.pth"))
     raw = pretrained.Cifar10MobileNet().load((mobilenet,))
     inputs = np.tile(np.asarray(raw.train_inputs, np.float32), (4, 1))
     many = replace(raw, train_inputs=inputs, train_labels=np.tile(raw.train_labels, 4), kind="table")

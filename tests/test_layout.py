@@ -38,7 +38,7 @@ LAYERS = (
         "uses",
         "training",
     ),
-    ("parameters", "registry", "gradients", "record", "packaged", "minilm"),
+    ("parameters", "registry", "gradients", "record", "packaged", "minilm", "mobilenet"),
     ("datasets", "models", "defenses", "attacks", "detectors"),
     ("federated", "scoring", "pictures", "ceilings"),
     ("matrix",),
@@ -112,7 +112,7 @@ INSIDE_FUNCTIONS = {
     ("bench.datasets.cancer", "sklearn"),
     ("bench.datasets.frozen", "torch"),  # for a network's features alone
     ("bench.datasets.frozen", "torchvision"),
-    ("bench.datasets.pretrained", "torch"),
+    ("bench.mobilenet", "torch"),
     ("bench.defenses.accounting.pld", "dp_accounting"),  # optional where ε is filled in later; a second
     ("bench.datasets.reviews", "tokenizers"),  # the extra `text`
 }

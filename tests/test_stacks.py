@@ -10,6 +10,7 @@ from torch.func import functional_call
 from bench.federated import stacks
 from bench.federated.clients import ByFunc, network
 from bench.federated.stacks import Stack, stack
+from bench.models.base import Normalise
 from bench.registry import entries as registry
 from bench.training import predicts_tokens
 
@@ -31,9 +32,25 @@ OPTIONS = nn.Sequential(
 )
 
 
+# as the last block of a pretrained network: its example gradients' norms come from positions
+POINTWISE = nn.Sequential(
+    nn.Flatten(),
+    nn.Unflatten(1, (6, 2, 2)),
+    Normalise((0.5,) * 6, (0.2,) * 6),
+    nn.Conv2d(6, 9, 1, bias=False),
+    Normalise((0.1,) * 9, (0.3,) * 9),
+    nn.ReLU6(),
+    nn.AdaptiveAvgPool2d(1),
+    nn.Flatten(),
+    nn.Linear(9, CLASSES),
+)
+
+
 def built(name: str) -> tuple[nn.Module, tuple[int, ...]]:
     if name == "options":
         return OPTIONS.eval(), (2, 17, 10)
+    if name == "pointwise":
+        return POINTWISE.eval(), (24,)
     if name == "group norm":  # parameters outside convolutions and linear layers: by `torch.func`
         layers = nn.Sequential(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Flatten(), nn.Linear(144, CLASSES))
         return layers.eval(), (1, 8, 8)
@@ -67,7 +84,8 @@ def slow(model: nn.Module, weights: dict[str, Tensor], inputs: Tensor, labels: T
     return {name: torch.stack(found).unflatten(0, (CLIENTS, EXAMPLES)) for name, found in rows.items()}
 
 
-NAMES = [*sorted({*registry.names("models")} - {"minilm"}), "options", "group norm"]
+FILES = {"minilm", "mobilenet-tail"}  # models with a file of weights
+NAMES = [*sorted({*registry.names("models")} - FILES), "options", "pointwise", "group norm"]
 
 
 @pytest.mark.parametrize(
@@ -95,11 +113,12 @@ def test_gradients_are_autograds_in_every_form(name: str, gpu: bool, monkeypatch
 
 
 def test_models_of_the_project_are_stacks_and_others_fall_back() -> None:
-    for name in sorted({*registry.names("models")} - {"minilm"}):  # as tiny-transformer, with a file of weights
+    for name in sorted({*registry.names("models")} - FILES):
         # residual blocks and attention are no stacks
         assert isinstance(network(built(name)[0]), Stack) == (
             name not in ("resnet20", "tiny-transformer", "fine-tuned-transformer", "tiny-language-model")
         ), name
+    assert isinstance(network(POINTWISE), Stack)
     assert isinstance(network(built("group norm")[0]), ByFunc)
     tied = nn.Linear(6, 6)
     assert stack(nn.Sequential(tied, nn.ReLU(), tied)) is None

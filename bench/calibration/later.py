@@ -6,13 +6,16 @@ A training with a stronger defense has other weights, so each measured strength 
 from collections.abc import Callable, Iterable, Sequence
 
 from bench.calibration.ladder import next_trained, raised
-from bench.calibration.measure import TUNING, Federation, Runner, at, listed, missing_figure, trained_cells
+from bench.calibration.measure import TUNING, Federation, Runner, at, draw_of, listed, missing_figure, trained_cells
 from bench.calibration.run import LEVELS_OF, Listener
 from bench.calibration.trainings import trainings
+from bench.cell import Federated
 from bench.matrix.expand import FactsOf
 from bench.matrix.read import Matrix
 
-TRAINED = (201, 202, 203, 204)  # seeds of the trainings whose weights are attacked for the calibration
+TRAINED = tuple(range(201, 217))  # seeds of the trainings whose weights are attacked for the calibration
+_USUAL = 4  # trainings in a federation of many clients
+_MANY = 240  # clients, for 80 readings or more per training
 
 
 def hold_later(
@@ -40,6 +43,14 @@ def hold_later(
             _raise(listener)
 
 
+def trained_seeds(federation: Federation) -> tuple[int, ...]:
+    """Return the seeds of the trainings whose weights are attacked: four, or 16 in a `federation` with few clients, in
+    which each training has few readings (observed updates). On CIFAR-10, 4 × 46 readings determine a strength to a
+    factor of 1.6, and 16 × 46 to 1.1."""
+    federated: Federated = federation.trainings[0]["federated"]
+    return TRAINED if federated.clients < _MANY else TRAINED[:_USUAL]
+
+
 def _first(listener: Listener) -> dict[float, float]:
     """Return level → position in the first round, for the levels of a board that the family reaches."""
     results = [listener.calibrated[level] for level in LEVELS_OF[listener.question] if level in listener.calibrated]
@@ -61,10 +72,10 @@ def _measure(
     matrix: Matrix, federation: Federation, wanted: Sequence[tuple[Listener, float]], facts: FactsOf, run: Runner
 ) -> None:
     defenses = [at(listener.defense, position) for listener, position in wanted]
-    trained = trainings(matrix, federation, defenses, TRAINED, facts, run)
+    trained = trainings(matrix, federation, defenses, trained_seeds(federation), facts, run)
     planned = [
-        trained_cells(matrix, listener.attacks(federation), defense, records, TUNING, facts)
-        for (listener, _), defense, records in zip(wanted, defenses, trained, strict=True)
+        trained_cells(matrix, listener.attacks(federation), defense, records, TUNING, facts, draw_of(position))
+        for (listener, position), defense, records in zip(wanted, defenses, trained, strict=True)
     ]
     records = run([cell for cells in planned for cell in cells])
     for (listener, position), cells in zip(wanted, planned, strict=True):

@@ -140,8 +140,14 @@ def listed(defenses: Iterable[Entry]) -> str:
     )
 
 
+def draw_of(position: float | None) -> int:
+    """Return the number of the defense's random draw for the strength at `position` (0 weak, 1 strong); 0 for None.
+    Strengths with separate noise have separate errors, so that a curve through all strengths is more precise."""
+    return 0 if position is None else round(10_000 * position)
+
+
 def reading_cells(
-    matrix: Matrix, rows: Sequence[Combination], defense: Entry, half: str, facts: FactsOf
+    matrix: Matrix, rows: Sequence[Combination], defense: Entry, half: str, facts: FactsOf, draw: int = 0
 ) -> tuple[PlannedCell, ...]:
     """Return the attack cells (experiments) that measure how much leaks behind a defense at an interception point, in
     the first round of a training.
@@ -150,9 +156,11 @@ def reading_cells(
     - `rows`: the matrix's attacks at this point, one for each weight seed.
     - `defense`: the defense, with its strength parameter set.
     - `half`: the attacked half of the victims: "tuning" or "scoring". The halves have different weight seeds.
-    - `facts`: function that returns a data set's properties."""
+    - `facts`: function that returns a data set's properties.
+    - `draw`: number of the defense's random draw, such as `draw_of` a strength."""
     shift = len(rows) if half == SCORING else 0
-    attacks = tuple({**row, "defense": defense, "victims": half, "seed": row["seed"] + shift} for row in rows)
+    changed = {"defense": defense, "victims": half, "draw": draw}
+    attacks = tuple({**row, **changed, "seed": row["seed"] + shift} for row in rows)
     return expand(replace(matrix, attacks=attacks, trainings=()), facts)
 
 
@@ -177,7 +185,13 @@ def update_cells(
 
 
 def trained_cells(
-    matrix: Matrix, rows: Sequence[Combination], defense: Entry, trainings: Sequence[Record], half: str, facts: FactsOf
+    matrix: Matrix,
+    rows: Sequence[Combination],
+    defense: Entry,
+    trainings: Sequence[Record],
+    half: str,
+    facts: FactsOf,
+    draw: int = 0,
 ) -> tuple[PlannedCell, ...]:
     """Return the attack cells (experiments) that measure how much leaks behind a defense later in a training, at an
     interception point: a cell for each training with this defense, at the weights of its first checkpoint, halfway.
@@ -188,12 +202,13 @@ def trained_cells(
     - `defense`: the defense, with its strength parameter set.
     - `trainings`: records (results) of trainings with this defense.
     - `half`: the attacked half of the victims: "tuning" or "scoring".
-    - `facts`: function that returns a data set's properties."""
+    - `facts`: function that returns a data set's properties.
+    - `draw`: number of the defense's random draw, such as `draw_of` a strength."""
     planned = []
     for record in trainings:
         if record.training is None or not record.training.checkpoints:
             return ()
-        attack = {**rows[0], "defense": defense, "victims": half, "seed": record.cell.seed}
+        attack = {**rows[0], "defense": defense, "victims": half, "draw": draw, "seed": record.cell.seed}
         attack["readings"] = trained_readings(rows[0])
         (item,) = expand(replace(matrix, attacks=(attack,), trainings=()), facts)
         weights = CheckpointWeights(training=record.id, round=min(map(int, record.training.checkpoints)))

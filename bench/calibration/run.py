@@ -18,6 +18,7 @@ from bench.calibration.measure import (
     at,
     chance_of,
     counts_of,
+    draw_of,
     listed,
     missing_figure,
     reading_cells,
@@ -211,7 +212,9 @@ def _measure(
     matrix: Matrix, federation: Federation, wanted: Sequence[tuple[Listener, float | None]], facts: FactsOf, run: Runner
 ) -> None:
     planned = [
-        reading_cells(matrix, listener.attacks(federation), at(listener.defense, position), TUNING, facts)
+        reading_cells(
+            matrix, listener.attacks(federation), at(listener.defense, position), TUNING, facts, draw_of(position)
+        )
         for listener, position in wanted
     ]
     records = run([cell for cells in planned for cell in cells])

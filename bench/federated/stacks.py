@@ -11,7 +11,7 @@ A stack is an `nn.Sequential` of convolutions, linear layers, pooling and parame
 other models (`bench.federated.clients`)."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -21,11 +21,12 @@ from torch import Tensor, nn
 
 from bench.defenses.base import Tensors
 from bench.gradients import bilinear, convolution_backward
+from bench.models.base import Normalise
 from bench.uses import bare, has_parameters
 
 _FEW_CHANNELS = 3  # input channels up to which unfolded columns beat a grouped convolution (BENCHMARKS.md)
 # Layers without parameters which treat each example separately and accept any leading axes.
-_PLAIN = (nn.ReLU, nn.Sigmoid, nn.Tanh, nn.ELU, nn.GELU, nn.SiLU, nn.LeakyReLU, nn.Identity)
+_PLAIN = (nn.ReLU, nn.ReLU6, nn.Sigmoid, nn.Tanh, nn.ELU, nn.GELU, nn.SiLU, nn.LeakyReLU, nn.Identity, Normalise)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +105,10 @@ class StackGradients:
         def weight(term: _Term, _: str) -> Tensor:
             if isinstance(term.layer.module, nn.Linear):  # ‖δ aᵀ‖ = ‖δ‖‖a‖
                 size: Tensor = term.delta.norm(dim=-1) * term.read.norm(dim=-1)
+            elif _pointwise(term):
+                delta, a = (each.flatten(3) for each in (term.delta, term.read))
+                gram: Tensor = (delta.mT @ delta) * (a.mT @ a)  # (example, client, position, position)
+                size = gram.sum((-2, -1)).clamp_min(0).sqrt()
             else:
                 size = self._each(term).flatten(2).norm(dim=-1)
             return size.T
@@ -119,6 +124,8 @@ class StackGradients:
             share = factors[name].T / len(term.delta)
             if isinstance(term.layer.module, nn.Linear):
                 return torch.einsum("bko,bkf->kof", term.delta * share[..., None], term.read)
+            if _pointwise(term):
+                return _summed(replace(term, delta=term.delta * share[..., None, None, None]))
             flat = self._each(term).flatten(2).transpose(0, 1)  # (client, example, numbers)
             summed = share.T[:, None] @ flat
             return summed.reshape(-1, *term.layer.module.weight.shape)
@@ -175,6 +182,10 @@ def _part(path: str, module: nn.Module) -> "_Layer | Callable[[Tensor], Tensor] 
         return _max_pool(module)
     if type(module) is nn.Flatten and (module.start_dim, module.end_dim) == (1, -1):
         return nn.Flatten(2)
+    if type(module) is nn.Unflatten and module.dim == 1:
+        return nn.Unflatten(2, module.unflattened_size)
+    if type(module) is nn.AdaptiveAvgPool2d:
+        return lambda x: module(x.flatten(0, 1)).unflatten(0, x.shape[:2])
     if type(module) in _PLAIN:
         return _out_of_place(module)
     if type(module) is nn.Dropout and not module.training:
@@ -293,6 +304,18 @@ def _offsets(shape: Sequence[int], module: nn.Conv2d) -> list[tuple[Any, ...]]:
 
 
 # --- gradients of one layer's weight ---------------------------------------------------------------------
+
+
+def _pointwise(term: _Term) -> bool:
+    """Return whether a layer is a 1 × 1 convolution with few positions: the norm of an example gradient Σ δ_p a_pᵀ is
+    then Σ (δ_p·δ_q)(a_p·a_q), without the gradient (Goodfellow 2015; Rochette et al. 2020 for convolutions)."""
+    module = term.layer.module
+    return (
+        isinstance(module, nn.Conv2d)
+        and term.read.dim() == 5
+        and (module.kernel_size, module.stride, module.padding) == ((1, 1), (1, 1), (0, 0))
+        and term.delta[0, 0, 0].numel() ** 2 < module.weight.numel()
+    )
 
 
 def _summed(term: _Term) -> Tensor:
