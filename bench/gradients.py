@@ -296,6 +296,15 @@ def _layer_gradients(hook: _LayerHook, a: Tensor, delta: Tensor, groups: int) ->
 _FEW = 8  # examples below which the library's grouped convolutions are slower than unfolded columns
 
 
+def pointwise(layer: nn.Module) -> bool:
+    """Return whether `layer` is a 1 × 1 convolution: a linear layer at each position."""
+    return (
+        isinstance(layer, nn.Conv2d)
+        and layer.groups == 1
+        and (layer.kernel_size, layer.stride, layer.padding) == ((1, 1), (1, 1), (0, 0))
+    )
+
+
 def conv_weight_gradient(a: Tensor, delta: Tensor, layer: nn.Conv2d, groups: int) -> Tensor:
     """Return the weight gradient of the convolution `layer` for each group of examples: (group, output channel, input
     channel, kernel height, kernel width).
@@ -304,7 +313,11 @@ def conv_weight_gradient(a: Tensor, delta: Tensor, layer: nn.Conv2d, groups: int
     - `delta` (group·example, output channel, height, width): derivative of the loss by the layer's output.
     - `groups`: number of groups of examples, not of channels.
 
-    For few examples the method is a product with unfolded columns, for many examples a grouped library convolution."""
+    For few examples the method is a product with unfolded columns, for many examples a grouped library convolution; for
+    a 1 × 1 convolution a product over examples and positions."""
+    if pointwise(layer):
+        left, right = (x.reshape(groups, -1, *x.shape[1:]).transpose(1, 2).flatten(2) for x in (delta, a))
+        return (left @ right.mT)[..., None, None]
     if len(a) < _FEW:
         assert not isinstance(layer.padding, str)  # `bilinear` excludes those
         columns = F.unfold(a, layer.kernel_size, layer.dilation, layer.padding, layer.stride)

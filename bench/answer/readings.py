@@ -22,6 +22,7 @@ from bench.points import Point, Scope
 from bench.trip import Reading, Server, Tensors
 
 _MOST = 2048  # examples whose gradients are computed at once
+_NUMBERS = 1 << 27  # in these gradients: half a GiB
 
 
 def take_reading(
@@ -161,7 +162,8 @@ def observe(
     weights = {name: value.clone() for name, value in setup.weights.items()}
     apart = point.scope is not Scope.AGGREGATE and not setup.whole_round  # a client's reading needs no other client
     if apart:
-        batches = [piece for batch in batches for piece in _pieces(batch)]
+        numbers = sum(value.numel() for value in weights.values())
+        batches = [piece for batch in batches for piece in _pieces(batch, numbers)]
     shown = []
     for batch in batches:
         received = _silenced(weights, len(batch.clients)) if cell.grants.silences else None
@@ -191,10 +193,12 @@ def _silenced(weights: Tensors, clients: int) -> dict[str, Tensor]:
     }
 
 
-def _pieces(batch: Batches) -> list[Batches]:
-    """Return the clients in pieces of at most `_MOST` examples, a client at least: example gradients need memory."""
+def _pieces(batch: Batches, parameters: int) -> list[Batches]:
+    """Return the clients in pieces of at most `_MOST` examples, fewer for models with many `parameters`, a client at
+    least: example gradients need memory."""
     clients, steps, examples = batch.labels.shape
-    size = max(1, _MOST // (steps * examples))
+    most = min(_MOST, _NUMBERS // parameters)
+    size = max(1, most // (steps * examples))
     return [batch[slice(start, start + size)] for start in range(0, clients, size)]
 
 

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bench.defenses.base import Tensors
-from bench.gradients import bilinear, convolution_backward
+from bench.gradients import bilinear, convolution_backward, pointwise
 from bench.models.base import Normalise
 from bench.uses import bare, has_parameters
 
@@ -105,7 +105,7 @@ class StackGradients:
         def weight(term: _Term, _: str) -> Tensor:
             if isinstance(term.layer.module, nn.Linear):  # ‖δ aᵀ‖ = ‖δ‖‖a‖
                 size: Tensor = term.delta.norm(dim=-1) * term.read.norm(dim=-1)
-            elif _pointwise(term):
+            elif _by_positions(term):
                 delta, a = (each.flatten(3) for each in (term.delta, term.read))
                 gram: Tensor = (delta.mT @ delta) * (a.mT @ a)  # (example, client, position, position)
                 size = gram.sum((-2, -1)).clamp_min(0).sqrt()
@@ -124,7 +124,7 @@ class StackGradients:
             share = factors[name].T / len(term.delta)
             if isinstance(term.layer.module, nn.Linear):
                 return torch.einsum("bko,bkf->kof", term.delta * share[..., None], term.read)
-            if _pointwise(term):
+            if _by_positions(term):
                 return _summed(replace(term, delta=term.delta * share[..., None, None, None]))
             flat = self._each(term).flatten(2).transpose(0, 1)  # (client, example, numbers)
             summed = share.T[:, None] @ flat
@@ -306,16 +306,11 @@ def _offsets(shape: Sequence[int], module: nn.Conv2d) -> list[tuple[Any, ...]]:
 # --- gradients of one layer's weight ---------------------------------------------------------------------
 
 
-def _pointwise(term: _Term) -> bool:
-    """Return whether a layer is a 1 × 1 convolution with few positions: the norm of an example gradient Σ δ_p a_pᵀ is
-    then Σ (δ_p·δ_q)(a_p·a_q), without the gradient (Goodfellow 2015; Rochette et al. 2020 for convolutions)."""
+def _by_positions(term: _Term) -> bool:
+    """Return whether the norm of an example gradient Σ δ_p a_pᵀ is faster as Σ (δ_p·δ_q)(a_p·a_q), without the gradient
+    (Goodfellow 2015; Rochette et al. 2020 for convolutions): a 1 × 1 convolution with few positions p."""
     module = term.layer.module
-    return (
-        isinstance(module, nn.Conv2d)
-        and term.read.dim() == 5
-        and (module.kernel_size, module.stride, module.padding) == ((1, 1), (1, 1), (0, 0))
-        and term.delta[0, 0, 0].numel() ** 2 < module.weight.numel()
-    )
+    return pointwise(module) and term.read.dim() == 5 and term.delta[0, 0, 0].numel() ** 2 < module.weight.numel()
 
 
 def _summed(term: _Term) -> Tensor:
@@ -325,6 +320,10 @@ def _summed(term: _Term) -> Tensor:
         return torch.einsum("bko,bkf->kof", delta, a)
     if a.dim() == 4:  # columns
         return _of_each(term).sum(0)
+    if pointwise(module):
+        left, right = (x.permute(1, 2, 0, 3, 4).flatten(2) for x in (delta, a))  # (client, channel, example·position)
+        product: Tensor = left @ right.mT
+        return product[..., None, None]
     clients = a.shape[1]
     summed: Tensor = _grouped(module, a.flatten(1, 2), delta.flatten(1, 2), clients).unflatten(0, (clients, -1))
     return summed
@@ -340,6 +339,9 @@ def _of_each(term: _Term) -> Tensor:
         by_position = delta.movedim(2, -1).flatten(2, 3)  # (example, client, position, out)
         flat: Tensor = (a @ by_position).mT
         return flat.reshape(*flat.shape[:-1], *module.weight.shape[1:])
+    if pointwise(module):
+        outer: Tensor = delta.flatten(3) @ a.flatten(3).mT
+        return outer[..., None, None]
     groups = examples * clients
     grouped = _grouped(module, a.flatten(0, 2)[None], delta.flatten(0, 2)[None], groups)
     each: Tensor = grouped.unflatten(0, (examples, clients, -1))

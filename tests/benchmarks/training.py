@@ -6,6 +6,7 @@
 import argparse
 import time
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 from statistics import median, quantiles
 from typing import Any
 
@@ -21,7 +22,7 @@ from bench.federated.batches import Batches
 from bench.federated.clients import local_updates, network
 from bench.federated.draws import StreamDraws
 from bench.federated.stages import DrawKey, stages
-from bench.gradients import example_loss
+from bench.gradients import example_loss, group_gradients
 from bench.registry import entries as registry
 
 CLIP, SIGMA, RATE, BATCH = 4.0, 0.5, 0.05, 5
@@ -145,6 +146,17 @@ def contenders(steps: int, clients: int) -> dict[str, Once]:
     runs["opacus' optimizer, flat"] = with_optimizer(steps, clients)
     runs["vmap(grad), fed-cdp"] = one_by_one(steps, clients, vmap_step)
     return runs
+
+
+def on_request(pipe: "Connection[Any, Any]") -> None:
+    """Compute ten clients' gradients over 120 examples each, without a defense, at each request in `pipe`."""
+    torch.set_num_threads(1)
+    module = registry.instance("models", "fed-cnn", {}).build((1, 28, 28), 10)
+    weights = {name: value.detach() for name, value in module.named_parameters()}
+    inputs, targets = torch.rand(10, 120, 1, 28, 28), torch.full((10, 120, 10), 0.1)
+    while pipe.recv():
+        group_gradients(module, weights, inputs, targets)
+        pipe.send(True)
 
 
 def main() -> None:
