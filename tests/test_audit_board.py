@@ -17,6 +17,7 @@ from bench.leaderboard.tradeoff import epsilons, findings, setting, standings
 from bench.record import audits, tradeoff
 from bench.record.audits import Audited
 from bench.reference.tradeoff import shipped_tradeoff, with_shipped
+from bench.registry import entries as registry
 
 AUDIT = Audited(
     dataset="mnist",
@@ -80,6 +81,13 @@ def test_audits_stand_beside_the_trade_off(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / audits.FILE).write_text("[{}]")
     with pytest.raises(RecordError, match=r"audits\.json: no audits .* `bench audit --board"):
         tradeoff.read(tmp_path)
+
+
+def test_the_model_of_every_federation_fits_the_audited_digits() -> None:
+    models = {where.model.name: where.model for _, where in board._federations()}
+    assert {*models} == {"mlp", "linear"}
+    for each in models.values():
+        assert all(value.numel() for value in registry.of("models", each).build((1, 8, 8), 10).parameters()), each
 
 
 def test_an_audit_of_the_board_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,9 +1,12 @@
 """Audits of the defenses on a trade-off board, at the strengths calibrated for level L1."""
 
 import dataclasses
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import torch
 
 from bench.audit import planted
 from bench.audit.measure import Plan
@@ -16,15 +19,25 @@ from bench.defenses.base import Defense
 from bench.leaderboard.tradeoff import setting, standings
 from bench.matrix.read import read
 from bench.matrix.typed import entries, split
+from bench.models.base import Model
 from bench.points import POINTS
 from bench.record import audits
 from bench.record.audits import Audited
 from bench.record.tradeoff import NAMED, Tradeoff
 from bench.registry import entries as registry
 
-MATRICES = ("tradeoff", "tradeoff-cifar10", "tradeoff-adult", "tradeoff-text", "tradeoff-unlabelled", "tradeoff-cnn")
+MATRICES = (
+    "tradeoff",
+    "tradeoff-cifar10",
+    "tradeoff-adult",
+    "tradeoff-text",
+    "tradeoff-unlabelled",
+    "tradeoff-cnn",
+    "tradeoff-block",
+)
+_DIGITS, _CLASSES = (1, 8, 8), 10
 _UNITS = 4  # in each hidden layer: ε follows from clip, noise and the number of tensors, never from a layer's width
-_OF_DIGITS = Entry(name="mlp", params={"hidden": (_UNITS,)})  # in place of a model of texts
+_OF_DIGITS = Entry(name="mlp", params={"hidden": (_UNITS,)})  # in place of a model that does not fit digits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,8 +90,8 @@ def audit_board(folder: Path, tradeoff: Tradeoff, plan: Plan, say: Callable[[str
     - `say`: function that gets a line of text for each defense.
 
     An audited round has the board's clients per round, examples, rounds and number of tensors; digits are the examples,
-    hidden layers have four units, and an `mlp` takes the place of a model of texts. Raises `RecordError` for a damaged
-    file."""
+    hidden layers have four units, and an `mlp` takes the place of a model that does not fit digits. Raises
+    `RecordError` for a damaged file."""
     places, where = placed(tradeoff), dict(_federations())
     wanted = {(each.dataset, each.model, each.setting) for each in places}
     kept = {each.key: each for each in audits.read(folder) if _same(each, plan)}
@@ -106,10 +119,19 @@ def _federations() -> Iterator[tuple[tuple[str, str], _Where]]:
     for name in MATRICES:
         for each in federations(read(name)):
             row = each.trainings[0]
-            pictures = "image" in getattr(registry.load("models", row["model"].name), "takes", ())
-            model = row["model"] if pictures else _OF_DIGITS
+            model = row["model"] if _fits_digits(row["model"]) else _OF_DIGITS
             where = _Where(federated=row["federated"], rounds=row["rounds"], model=model)
             yield (each.dataset, each.model), where
+
+
+def _fits_digits(model: Entry) -> bool:
+    """Return whether the model reads 8 × 8 images; `fed-cnn` would have an empty layer."""
+    instance: Model = registry.of("models", model)
+    if "image" not in instance.takes:
+        return False
+    with torch.device("meta"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns of the empty layer
+        return all(value.numel() for value in instance.build(_DIGITS, _CLASSES).parameters())
 
 
 def _subject(place: Placed, where: _Where) -> Subject | str:
