@@ -1,15 +1,16 @@
 """MobileNetV2, pretrained on ImageNet (Sandler et al. 2018): torchvision's file of weights."""
 
-import hashlib
 from collections.abc import Sequence
-from functools import lru_cache
 from pathlib import Path
 
 from bench.errors import DataError, MissingDataError
-from bench.record.files import read_plain
+from bench.packaged import file_hash
+from bench.record.files import require_plain
 
 FILE = "mobilenet_v2-b0353104.pth"
 """Name of the file."""
+URL = f"https://download.pytorch.org/models/{FILE}"
+"""Address of the file."""
 SHA256 = "b03531047ffacf1e2488318dcd2aba1126cde36e3bfe1aa5cb07700aeeee9889"
 """Hash of the file; the name contains its beginning."""
 BLOCKS = 18
@@ -20,8 +21,6 @@ SIDE = 2
 """Height and width of both for images of 64 × 64 pixels."""
 LARGEST = 3.0
 """Bound on the features before the last block: on CIFAR-10 they lie between -2.3 and 2.1."""
-URL = f"https://download.pytorch.org/models/{FILE}"
-"""Address of the file."""
 
 
 def find(folders: Sequence[Path]) -> Path:
@@ -34,15 +33,10 @@ def find(folders: Sequence[Path]) -> Path:
     if path is None:
         raise MissingDataError(f"not there: looked for {FILE} below {', '.join(map(str, searched))}")
     try:
-        status = path.stat()
-        actual = _sha256(path, status.st_size, status.st_mtime_ns)
+        require_plain(path)
+        actual = file_hash(path)
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from None
     if actual != SHA256:
         raise DataError(f"{path}: truncated or altered: sha256 {actual}, published is {SHA256}")
     return path
-
-
-@lru_cache(maxsize=4)  # a run asks for the file in each cell
-def _sha256(path: Path, size: int, changed: int) -> str:
-    return hashlib.sha256(read_plain(path)).hexdigest()

@@ -59,14 +59,21 @@ class PackagedFile:
     def check(self, path: Path) -> None:
         """Raise `DataError` if the file `path` has another size or hash."""
         try:
-            status = path.stat()
-            if status.st_size != self.size:
-                raise DataError(f"{path}: truncated or altered: {status.st_size} bytes, published are {self.size}")
-            actual = _sha256(path, status.st_size, status.st_mtime_ns)
+            size = path.stat().st_size
+            if size != self.size:
+                raise DataError(f"{path}: truncated or altered: {size} bytes, published are {self.size}")
+            actual = file_hash(path)
         except OSError as error:
             raise DataError(f"{path}: cannot be read ({error.strerror or error})") from None
         if actual != self.sha256:
             raise DataError(f"{path}: truncated or altered: sha256 {actual}, published is {self.sha256}")
+
+
+def file_hash(path: Path) -> str:
+    """Return the SHA-256 of a file's content, computed once for each size and time of change. Raises `OSError` for a
+    file that cannot be read."""
+    status = path.stat()
+    return _sha256(path, status.st_size, status.st_mtime_ns)
 
 
 @lru_cache(maxsize=16)  # a run asks for the same files in each cell

@@ -1,12 +1,10 @@
 """Audits of the defenses on a trade-off board, at the strengths calibrated for level L1."""
 
 import dataclasses
-import warnings
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-import torch
 
 from bench.audit import planted
 from bench.audit.measure import Plan
@@ -14,12 +12,13 @@ from bench.audit.planted import Subject
 from bench.audit.result import Audit
 from bench.calibration.measure import federations
 from bench.cell import Entry, Federated
+from bench.contracts.situations import data
 from bench.contracts.trials import trial_in
 from bench.defenses.base import Defense
 from bench.leaderboard.tradeoff import setting, standings
+from bench.matrix.feasible import unbuildable
 from bench.matrix.read import read
 from bench.matrix.typed import entries, split
-from bench.models.base import Model
 from bench.points import POINTS
 from bench.record import audits
 from bench.record.audits import Audited
@@ -35,7 +34,6 @@ MATRICES = (
     "tradeoff-cnn",
     "tradeoff-block",
 )
-_DIGITS, _CLASSES = (1, 8, 8), 10
 _UNITS = 4  # in each hidden layer: ε follows from clip, noise and the number of tensors, never from a layer's width
 _OF_DIGITS = Entry(name="mlp", params={"hidden": (_UNITS,)})  # in place of a model that does not fit digits
 
@@ -126,12 +124,9 @@ def _federations() -> Iterator[tuple[tuple[str, str], _Where]]:
 
 def _fits_digits(model: Entry) -> bool:
     """Return whether the model reads 8 × 8 images; `fed-cnn` would have an empty layer."""
-    instance: Model = registry.of("models", model)
-    if "image" not in instance.takes:
-        return False
-    with torch.device("meta"), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch warns of the empty layer
-        return all(value.numel() for value in instance.build(_DIGITS, _CLASSES).parameters())
+    entry, digits = registry.load("models", model.name), data()
+    pictures = "image" in getattr(entry, "takes", ())
+    return pictures and unbuildable(entry, json.dumps(model.params), digits.shape, digits.classes) is None
 
 
 def _subject(place: Placed, where: _Where) -> Subject | str:

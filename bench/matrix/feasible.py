@@ -88,7 +88,7 @@ def _model(cell: AttackCell | TrainingCell, facts: DatasetFacts, registry: Regis
     count = len(facts.tokens)
     if isinstance(known, int) and count > known:
         return f"{cell.model.name} has {known} tokens, {cell.dataset.name} has {count}; set tokens = {count}"
-    reason = _unbuildable(model, json.dumps(cell.model.params, sort_keys=True), shape, facts.classes)
+    reason = unbuildable(model, json.dumps(cell.model.params, sort_keys=True), shape, facts.classes)
     return None if reason is None else f"{cell.model.name} does not fit {'×'.join(map(str, shape))}: {reason}"
 
 
@@ -105,7 +105,7 @@ def _mixed(cell: AttackCell | TrainingCell, facts: DatasetFacts, registry: Regis
 
 
 @lru_cache(maxsize=256)
-def _unbuildable(model: type, params: str, shape: tuple[int, ...], classes: int) -> str | None:
+def unbuildable(model: type, params: str, shape: tuple[int, ...], classes: int) -> str | None:
     """Return the reason why the model cannot be built for this example shape and number of classes, or None if it can.
     `params` are the model's parameters as JSON text. A large model is built on torch's meta device, which needs no
     memory for weights. A small model is built on the CPU: the first use of the meta device is slow."""

@@ -1,7 +1,9 @@
 """The last block and the head of MobileNetV2, pretrained on ImageNet: the part that clients fine-tune."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -73,6 +75,11 @@ def _weights() -> dict[str, Tensor]:
         raise MissingDataError(
             f"mobilenet-tail: {error}; run `bench data fetch cifar10-mobilenet` (not searched in --data-dir)"
         ) from None
+    return _stored(path)
+
+
+@lru_cache(maxsize=1)  # the file is checked by its hash, and a cell asks twice
+def _stored(path: Path) -> dict[str, Tensor]:
     try:
         stored = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a wrong file raises many types
