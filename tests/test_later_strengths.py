@@ -11,14 +11,13 @@ from tests.records import attack_record, training_record
 from tests.test_calibration import best_decoder
 from tests.test_tradeoff import MATRIX, RECONSTRUCTION
 
-from bench.calibration.later import TRAINED, hold_later, trained_seeds
+from bench.calibration.later import TRAINED, hold_later
 from bench.calibration.measure import SCORING, TUNING, federations
 from bench.calibration.result import row
 from bench.calibration.run import Listener, calibrate
 from bench.calibration.score import SCORED, calibrated_strengths, scored
 from bench.cell import AttackCell, CheckpointWeights, Entry
 from bench.matrix.expand import PlannedCell
-from bench.matrix.read import read
 from bench.record.schema import Record, Share
 from bench.record.tradeoff import Row
 from bench.registry import entries as registry
@@ -129,12 +128,6 @@ def test_tuning_and_scoring_share_no_training_no_seed_and_no_victims(measured: t
     assert seeds == {TUNING: {*TRAINED}, SCORING: {*SCORED}} and not {*TRAINED} & {*SCORED}
     first = [cell for cell in law.cells if not isinstance(cell.weights, CheckpointWeights)]
     assert not {c.seed for c in first if c.victims == TUNING} & {c.seed for c in first if c.victims == SCORING}
-
-
-def test_few_clients_need_more_trainings() -> None:
-    federation = {name: federations(read(name))[0] for name in ("tradeoff", "tradeoff-cifar10")}
-    assert trained_seeds(federation["tradeoff"]) == TRAINED[:4]  # 4 × 96 readings
-    assert trained_seeds(federation["tradeoff-cifar10"]) == TRAINED  # 16 × 46
 
 
 def test_strengths_have_separate_noise(measured: tuple[Law, Listener, Row]) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from bench.calibration.later import TRAINED
 from bench.calibration.measure import (
     TUNING,
     Federation,
@@ -105,20 +106,23 @@ def estimated(
         of(training_cells(matrix, federation.trainings, middle, facts, rounds=number))
         for number in (max(1, rounds // SHORT), rounds)
     )
-    training = short + whole / len(federation.trainings) * (FINALISTS + len(SCORED))  # all trainings at a strength
+    one = whole / len(federation.trainings)
+    choice = short + one * FINALISTS  # of the learning rate
+    training = choice + one * len(SCORED)
     quick = training  # the undefended trainings
     least = most = training if has_strength else 2 * training
     for (question, point), rows in federation.attacks.items():
         if point not in points:
             continue
         first = of(reading_cells(matrix, rows, middle, TUNING, facts))
-        trained = first * len(SCORED) * trained_readings(rows[0]) / (len(rows) * int(rows[0]["readings"]))
-        scored = first + trained
+        trained = first * trained_readings(rows[0]) / (len(rows) * int(rows[0]["readings"]))  # of one training
+        scored = first + len(SCORED) * trained
+        raised = choice + len(TRAINED) * (one + trained)
         if not has_strength:
             least, most = least + first + scored, most + first + scored
             continue
         ends = [
-            measured * first + later * (training + trained) + levels * (training + scored)
+            measured * first + later * raised + levels * (training + scored)
             for measured, later, levels in _STRENGTHS[question]
         ]
         quick, least, most = quick + _STRENGTHS[question][0][0] * first, least + ends[0], most + ends[1]

@@ -9,13 +9,12 @@ from bench.calibration.ladder import next_trained, raised
 from bench.calibration.measure import TUNING, Federation, Runner, at, draw_of, listed, missing_figure, trained_cells
 from bench.calibration.run import LEVELS_OF, Listener
 from bench.calibration.trainings import trainings
-from bench.cell import Federated
 from bench.matrix.expand import FactsOf
 from bench.matrix.read import Matrix
 
-TRAINED = tuple(range(201, 217))  # seeds of the trainings whose weights are attacked for the calibration
-_USUAL = 4  # trainings in a federation of many clients
-_MANY = 240  # clients, for 80 readings or more per training
+# Seeds of the trainings whose weights are attacked for the calibration. Trainings differ more than readings of one
+# training: four trainings determine a strength to a factor of 1.6, 16 trainings to 1.1.
+TRAINED = tuple(range(201, 217))
 
 
 def hold_later(
@@ -43,14 +42,6 @@ def hold_later(
             _raise(listener)
 
 
-def trained_seeds(federation: Federation) -> tuple[int, ...]:
-    """Return the seeds of the trainings whose weights are attacked: four, or 16 in a `federation` with few clients, in
-    which each training has few readings (observed updates). On CIFAR-10, 4 × 46 readings determine a strength to a
-    factor of 1.6, and 16 × 46 to 1.1."""
-    federated: Federated = federation.trainings[0]["federated"]
-    return TRAINED if federated.clients < _MANY else TRAINED[:_USUAL]
-
-
 def _first(listener: Listener) -> dict[float, float]:
     """Return level → position in the first round, for the levels of a board that the family reaches."""
     results = [listener.calibrated[level] for level in LEVELS_OF[listener.question] if level in listener.calibrated]
@@ -72,7 +63,7 @@ def _measure(
     matrix: Matrix, federation: Federation, wanted: Sequence[tuple[Listener, float]], facts: FactsOf, run: Runner
 ) -> None:
     defenses = [at(listener.defense, position) for listener, position in wanted]
-    trained = trainings(matrix, federation, defenses, trained_seeds(federation), facts, run)
+    trained = trainings(matrix, federation, defenses, TRAINED, facts, run)
     planned = [
         trained_cells(matrix, listener.attacks(federation), defense, records, TUNING, facts, draw_of(position))
         for (listener, position), defense, records in zip(wanted, defenses, trained, strict=True)
