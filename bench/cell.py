@@ -313,6 +313,9 @@ class TrainingCell(_Cell):
     """Number of rounds between two measurements of the test accuracy."""
     test_examples: Annotated[int, Field(ge=1), IN_ID, NOT_AN_AXIS] = 2000
     """Largest number of test examples in a measurement of the test accuracy."""
+    until_round: Annotated[int | None, Field(ge=1, description="stop after this round"), NOT_AN_AXIS] = None
+    """Number of rounds after which the training stops, before all `rounds` are run; None: no such limit. A defense with
+    a schedule over the training follows `rounds`."""
     until_accuracy: Annotated[float | None, Field(gt=0, le=1, description="stop once reached"), NOT_AN_AXIS] = None
     """Test accuracy in (0, 1] at which the training stops; None: no such limit."""
     until_epsilon: Annotated[

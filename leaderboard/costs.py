@@ -11,7 +11,7 @@ from bench.record.names import entry_text, setting_text
 from bench.record.schema import Record, TrainingResult
 
 UNDEFENDED = "none"
-_SETTING = {"federated", "rounds", "until_accuracy", "until_epsilon"}
+_SETTING = {"federated", "rounds", "until_round", "until_accuracy", "until_epsilon"}
 _Done = tuple[Record, TrainingCell, TrainingResult]
 
 

@@ -107,6 +107,8 @@ def missing(rows: Sequence[TrainingRow], published: Sequence[PublishedFigures]) 
 
 def _length(cell: TrainingCell) -> Iterator[str]:
     yield f"T={cell.rounds}"
+    if cell.until_round:
+        yield f"until round {cell.until_round}"
     if cell.until_accuracy:
         yield f"until accuracy {cell.until_accuracy:g}"
     if cell.until_epsilon:

@@ -29,7 +29,7 @@ from bench.federated.replay import states_at
 from bench.federated.resume import tensors_of
 from bench.federated.stages import DrawKey, Stages, stages
 from bench.federated.training import Held, Progress, TrainingJob, begin, held, train
-from bench.record.checkpoints import read_about, read_weights
+from bench.record.checkpoints import checkpoint_path, read_about, read_weights
 from bench.record.schema import TrainingResult
 from bench.registry import entries as registry
 
@@ -323,6 +323,24 @@ def test_a_training_stops_at_its_accuracy_and_before_its_epsilon(tmp_path: Path)
     bare = answered(undefended, context)
     assert bare.privacy.epsilon is None
     assert "calibrated" in (bare.privacy.absent or "")
+
+
+def test_a_training_stopped_at_a_round_has_the_weights_of_a_whole_training(tmp_path: Path) -> None:
+    """Also with noise that decays over all rounds (Fed-αCDP): the stop changes no earlier round."""
+    of, _ = course("fed-alpha-cdp", rounds=6)
+    decaying = Entry(name="fed-alpha-cdp", params={"sigma": 1.0, "decay": "linear", "final": 0.5})
+    whole = of.cell.model_copy(update={"defense": decaying, "checkpoints": (3,), "test_every": 6})
+    stopped = whole.model_copy(update={"until_round": 3})
+    assert stopped.id != whole.id
+    context = RunContext(run=tmp_path)
+    full, half = answered(whole, context), answered(stopped, context)
+    assert (full.rounds, half.rounds) == (6, 3)
+    saved = [read_weights(checkpoint_path(tmp_path, cell.id, 3)) for cell in (whole, stopped)]
+    assert saved[0].keys() == saved[1].keys()
+    assert all(torch.equal(value, saved[1][name]) for name, value in saved[0].items())
+    assert [round_ for round_, _ in half.curve] == [0, 3]
+    spent, all_spent = half.privacy.by("paper"), full.privacy.by("paper")
+    assert spent is not None and all_spent is not None and spent.steps == all_spent.steps / 2
 
 
 def test_streams_of_a_round_are_apart_and_alone_as_in_company() -> None:

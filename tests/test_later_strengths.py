@@ -18,6 +18,7 @@ from bench.calibration.run import Listener, calibrate
 from bench.calibration.score import SCORED, calibrated_strengths, scored
 from bench.cell import AttackCell, CheckpointWeights, Entry
 from bench.matrix.expand import PlannedCell
+from bench.matrix.read import read
 from bench.record.schema import Record, Share
 from bench.record.tradeoff import Row
 from bench.registry import entries as registry

@@ -74,7 +74,7 @@ def _trained(
                 rounds=cell.rounds,
                 accuracy=now.curve[-1][1],
                 epsilon=accounting.so_far(now.round) if accounting else None,
-                seconds_left=each * (cell.rounds - now.round),
+                seconds_left=each * ((cell.until_round or cell.rounds) - now.round),
             )
         )
         return goes_on
@@ -104,6 +104,8 @@ def _trained(
 
 
 def _goes_on(cell: TrainingCell, accounting: Account | None, now: Progress) -> bool:
+    if now.round == cell.until_round:
+        return False
     if cell.until_accuracy is not None and now.curve[-1][1] >= cell.until_accuracy:
         return False
     if cell.until_epsilon is None or accounting is None:

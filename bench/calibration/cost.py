@@ -117,7 +117,7 @@ def estimated(
         first = of(reading_cells(matrix, rows, middle, TUNING, facts))
         trained = first * trained_readings(rows[0]) / (len(rows) * int(rows[0]["readings"]))  # of one training
         scored = first + len(SCORED) * trained
-        raised = choice + len(TRAINED) * (one + trained)
+        raised = choice + len(TRAINED) * (one / 2 + trained)  # these trainings stop halfway
         if not has_strength:
             least, most = least + first + scored, most + first + scored
             continue

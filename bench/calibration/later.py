@@ -63,7 +63,7 @@ def _measure(
     matrix: Matrix, federation: Federation, wanted: Sequence[tuple[Listener, float]], facts: FactsOf, run: Runner
 ) -> None:
     defenses = [at(listener.defense, position) for listener, position in wanted]
-    trained = trainings(matrix, federation, defenses, TRAINED, facts, run)
+    trained = trainings(matrix, federation, defenses, TRAINED, facts, run, halfway=True)
     planned = [
         trained_cells(matrix, listener.attacks(federation), defense, records, TUNING, facts, draw_of(position))
         for (listener, position), defense, records in zip(wanted, defenses, trained, strict=True)

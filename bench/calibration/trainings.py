@@ -20,6 +20,8 @@ def trainings(
     seeds: Collection[int],
     facts: FactsOf,
     run: Runner,
+    *,
+    halfway: bool = False,
 ) -> list[tuple[Record, ...]]:
     """Choose the best learning rate for each of `defenses`, and train with this rate under each of `seeds`. Return the
     records (results) of these trainings, a tuple for each defense. Each training has a checkpoint halfway.
@@ -30,7 +32,8 @@ def trainings(
 
     - `matrix`, `federation`: the calibration's matrix; the trainings of a data set and model in it.
     - `facts`: function that returns a data set's properties.
-    - `run`: function that runs cells (experiments) and returns their records."""
+    - `run`: function that runs cells (experiments) and returns their records.
+    - `halfway`: True to stop the trainings under `seeds` at their checkpoint."""
     rounds = federation.trainings[0]["rounds"]
     rates = {row["federated"].rate for row in federation.trainings}
     chosen: list[Collection[float]] = [rates] * len(defenses)
@@ -41,13 +44,13 @@ def trainings(
         ]
         records = run([cell for group in cells for cell in group])
         chosen = [_best(records, group, count) for group in cells]
+    half = rounds // 2
+    kept = {"checkpoints": (half,)} | ({"until_round": max(1, half)} if halfway else {})
     cells = [
         tuple(
             cell
             for seed in seeds
-            for cell in training_cells(
-                matrix, _of_rates(federation, each), defense, facts, seed=seed, checkpoints=(rounds // 2,)
-            )
+            for cell in training_cells(matrix, _of_rates(federation, each), defense, facts, seed=seed, **kept)
         )
         for each, defense in zip(chosen, defenses, strict=True)
     ]

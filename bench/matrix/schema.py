@@ -260,6 +260,8 @@ class TrainBlock(TrainAxes):
 
     scale: str | None = None
     """Size of the matrix to which the block belongs; None: every size."""
+    until_round: Count | None = None
+    """Number of rounds after which a training stops, below its `rounds`; None: no limit."""
     checkpoints: list[Index] = []
     """Rounds after which weights are saved."""
     test_every: Count | None = None
@@ -276,7 +278,7 @@ class TrainBlock(TrainAxes):
     @pydantic.field_validator("checkpoints")
     @classmethod
     def _within_the_rounds(cls, checkpoints: list[int], info: pydantic.ValidationInfo) -> list[int]:
-        last = min(info.data.get("rounds") or [LARGEST])
+        last = min([*(info.data.get("rounds") or [LARGEST]), info.data.get("until_round") or LARGEST])
         late = [item for item in sorted(set(checkpoints)) if item > last]
         if late:
             raise Wrong(*(f"{item} is after the last of {last} rounds; give 0 to {last}" for item in late))
