@@ -328,7 +328,7 @@ def test_a_training_stops_at_its_accuracy_and_before_its_epsilon(tmp_path: Path)
 def test_a_training_stopped_at_a_round_has_the_weights_of_a_whole_training(tmp_path: Path) -> None:
     """Also with noise that decays over all rounds (Fed-αCDP): the stop changes no earlier round."""
     of, _ = course("fed-alpha-cdp", rounds=6)
-    decaying = Entry(name="fed-alpha-cdp", params={"sigma": 1.0, "decay": "linear", "final": 0.5})
+    decaying = Entry(name="fed-alpha-cdp", params={"sigma": 20.0, "decay": "linear", "final": 10.0})
     whole = of.cell.model_copy(update={"defense": decaying, "checkpoints": (3,), "test_every": 6})
     stopped = whole.model_copy(update={"until_round": 3})
     assert stopped.id != whole.id
