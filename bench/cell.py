@@ -325,6 +325,11 @@ class TrainingCell(_Cell):
     bayesian: Annotated[Bayesian | None, NOT_AN_AXIS] = None
     """Bayesian accounting; None: not requested."""
 
+    @property
+    def last_round(self) -> int:
+        """Number of rounds that the training runs if no limit on accuracy or ε ends it earlier."""
+        return min(self.rounds, self.until_round or self.rounds)
+
 
 class AttackCell(_Cell):
     """The configuration of an attack experiment: data, model, setting, defense, interception point, attack and seed."""

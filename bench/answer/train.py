@@ -71,10 +71,10 @@ def _trained(
         on_progress(
             TrainingProgress(
                 round=now.round,
-                rounds=cell.rounds,
+                rounds=cell.last_round,
                 accuracy=now.curve[-1][1],
                 epsilon=accounting.so_far(now.round) if accounting else None,
-                seconds_left=each * ((cell.until_round or cell.rounds) - now.round),
+                seconds_left=each * (cell.last_round - now.round),
             )
         )
         return goes_on
@@ -104,7 +104,7 @@ def _trained(
 
 
 def _goes_on(cell: TrainingCell, accounting: Account | None, now: Progress) -> bool:
-    if now.round == cell.until_round:
+    if now.round >= cell.last_round:
         return False
     if cell.until_accuracy is not None and now.curve[-1][1] >= cell.until_accuracy:
         return False

@@ -31,7 +31,7 @@ def _fields(cell: AnyCell) -> dict[str, str]:
     shared = {"dataset": entry_text(cell.dataset), "model": entry_text(cell.model), "defense": entry_text(cell.defense)}
     after = {"federated": setting_text(cell.federated), "seed": f"seed {cell.seed}"}
     if not isinstance(cell, AttackCell):
-        return {**shared, "training": "training", "rounds": f"{cell.rounds} rounds", **after}
+        return {**shared, "training": "training", "rounds": f"{cell.last_round} rounds", **after}
     return {
         **shared,
         "point": cell.point,

@@ -79,7 +79,7 @@ def _result(record: Record) -> str:
         medians = (f"{metric.label} {figure(metric, summary.median(metric))}" for metric in (RMSE, PSNR_DB))
         return f"ASR {asr(summary)} of {summary.examples} examples; medians {', '.join(medians)}"
     if record.training is not None and isinstance(record.cell, TrainingCell):
-        return f"accuracy {share(record.training.accuracy, 1)} after {record.cell.rounds} rounds"
+        return f"accuracy {share(record.training.accuracy, 1)} after {record.training.rounds} rounds"
     return f"{record.status}: {record.reason}"
 
 

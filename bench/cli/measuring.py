@@ -57,7 +57,7 @@ class Strengths(Screen):
 def _key(cell: AnyCell) -> Hashable:
     """Return a key that is equal for cells of the same defense, strength and measured quantity."""
     if isinstance(cell, TrainingCell):
-        return str(cell.defense), cell.rounds
+        return str(cell.defense), cell.last_round
     return str(cell.defense), cell.point, cell.attack.name, cell.weights.kind, cell.grants.repeated_readings
 
 
@@ -88,6 +88,6 @@ def _trained(cell: TrainingCell, records: Iterable[Record]) -> str:
     ranked = sorted((accuracy_of(record), record.cell.federated.rate) for record in records)
     (least, _), (most, best) = ranked[0], ranked[-1]
     if len({rate for _, rate in ranked}) > 1:
-        return f"{most:.1%} accuracy after {cell.rounds} rounds, best rate {best:g}"
+        return f"{most:.1%} accuracy after {cell.last_round} rounds, best rate {best:g}"
     accuracy = f"{100 * least:.1f}–{most:.1%}" if len(ranked) > 1 else f"{most:.1%}"
-    return f"{accuracy} accuracy after {cell.rounds} rounds ({len(ranked)} trainings)"
+    return f"{accuracy} accuracy after {cell.last_round} rounds ({len(ranked)} trainings)"

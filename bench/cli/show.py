@@ -184,7 +184,7 @@ def _row(record: Record) -> dict[str, Any]:
     }
     if isinstance(cell, TrainingCell):
         accuracy = record.training.accuracy if record.training else None
-        return {**row, "point": "–", "attack": f"training, {cell.rounds} rounds", "accuracy": accuracy}
+        return {**row, "point": "–", "attack": f"training, {cell.last_round} rounds", "accuracy": accuracy}
     adaptive = "" if cell.knowledge == "plain" else f" · {cell.knowledge}"
     summary = record.attack.summary if record.attack else None
     return {

@@ -26,7 +26,7 @@ def formula(cell: AnyCell, shape: tuple[int, ...]) -> float:
     model = registry.load("models", cell.model.name)
     work = float(getattr(model, "work", 1.0))
     if isinstance(cell, TrainingCell):
-        steps = (cell.until_round or cell.rounds) * federated.per_round * federated.steps
+        steps = cell.last_round * federated.per_round * federated.steps
         return 1 + steps * (0.0015 + 0.0007 * federated.batch * float(getattr(model, "step_work", None) or work))
     attack = registry.load("attacks", cell.attack.name)
     if not getattr(attack, "iterative", True):
