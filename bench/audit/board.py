@@ -48,7 +48,7 @@ class Placed:
     model: str
     """Name of the model."""
     setting: str
-    """Defense with its parameters, such as `dp-sgd:clip=0.5,sigma=1.24`."""
+    """Defense with its parameters, such as `dp-sgd:clip=0.5,sigma=1.01`."""
     points: tuple[str, ...]
     """Interception points at which the board has this strength."""
 

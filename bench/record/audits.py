@@ -25,7 +25,7 @@ class Audited:
     point: str
     """Interception point of the attacker."""
     setting: str
-    """Defense with its parameters, such as `dp-sgd:clip=0.5,sigma=1.24`."""
+    """Defense with its parameters, such as `dp-sgd:clip=0.5,sigma=1.01`."""
     stated: float | None
     """ε as the defense's paper or library counts for a round; None: neither states an ε."""
     valid: float | None

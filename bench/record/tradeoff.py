@@ -199,7 +199,7 @@ class Tradeoff:
     """Measured lower bounds of ε at level L1; empty without audits. The file beside the trade-off has these."""
 
     def audit(self, row: Row, setting: str) -> Audited | None:
-        """Return the audit of a defense with its parameters, `setting`, such as `dp-sgd:clip=0.5,sigma=1.24`, at the
+        """Return the audit of a defense with its parameters, `setting`, such as `dp-sgd:clip=0.5,sigma=1.01`, at the
         interception point of `row`; None if not audited."""
         key = (row.dataset, row.model, row.point, setting)
         return next((each for each in self.audits if key == each.key), None)
