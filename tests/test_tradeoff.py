@@ -560,17 +560,19 @@ def test_the_expected_time_is_the_range_of_the_families_of_the_same_kind() -> No
 
 def test_without_comparable_families_the_time_is_counted_from_cells(tmp_path: Path) -> None:
     """A minute a cell: undefended and defended trainings of 2 short and 6 whole cells, 2 cells for a strength in the
-    first round, and 4 with four times the readings halfway."""
+    first round, and 4 with four times the readings halfway. A strength at trained weights has 4 trainings that choose
+    the rate, and 16 half trainings with such a cell each."""
     (tmp_path / "tiny.toml").write_text(MATRIX)
     matrix = read_matrix(str(tmp_path / "tiny.toml"))
     (here,) = federations(matrix)
     facts = Resolver(None).data
     first, training, halfway = 2, 8, 16
-    least = training + 5 * first + 2 * (training + halfway) + 3 * (training + first + halfway)
-    most = training + 8 * first + 6 * (training + halfway) + 5 * (training + first + halfway)
+    raised = 4 + 16 * (0.5 + 4)
+    least = training + 5 * first + 2 * raised + 3 * (training + first + halfway)
+    most = training + 8 * first + 6 * raised + 5 * (training + first + halfway)
     gaussian = estimated(["type-1"], matrix, here, Entry(name="gaussian"), facts, lambda cell: 60.0, 1)
     leaking = f"{training + 5 * first} minutes on 1 process if it leaks at every strength"
-    assert gaussian == f"roughly {least} to {most} minutes on 1 process, or {leaking}"
+    assert gaussian == f"roughly {least:.0f} to {most:.0f} minutes on 1 process, or {leaking}"
     sign = estimated(["type-1"], matrix, here, Entry(name="sign"), facts, lambda cell: 60.0, 2)
     assert sign == f"roughly {(2 * training + 2 * first + halfway) // 2} minutes on 2 processes"
 
