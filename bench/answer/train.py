@@ -104,8 +104,6 @@ def _trained(
 
 
 def _goes_on(cell: TrainingCell, accounting: Account | None, now: Progress) -> bool:
-    if now.round >= cell.last_round:
-        return False
     if cell.until_accuracy is not None and now.curve[-1][1] >= cell.until_accuracy:
         return False
     if cell.until_epsilon is None or accounting is None:

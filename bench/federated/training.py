@@ -142,7 +142,7 @@ def train(job: TrainingJob, start: Progress, proceed: Callable[[Progress], bool]
     accountant, examples = None, len(job.data.training)
     if cell.bayesian is not None:
         accountant = bayesian.accountant(cell.bayesian, cell.federated, start.stages, examples=examples)
-    while now.round < cell.rounds and not now.diverged:
+    while now.round < cell.last_round and not now.diverged:
         now = _tested(job, _round(job, net, accountant, now))
         if not proceed(now):
             break
@@ -155,7 +155,7 @@ def _tested(job: TrainingJob, now: Progress) -> Progress:
         return replace(now, diverged=True)
     if now.round in cell.checkpoints:
         now = replace(now, checkpoints={**now.checkpoints, now.round: now.weights})
-    if now.round % cell.test_every == 0 or now.round == cell.rounds:
+    if now.round % cell.test_every == 0 or now.round == cell.last_round:
         now = _with_accuracy(job, now)
     return now
 
