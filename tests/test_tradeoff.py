@@ -552,9 +552,12 @@ def test_the_expected_time_is_the_range_of_the_families_of_the_same_kind() -> No
     quick = expected(["type-1"], rows, here, 2, has_strength=True)
     assert quick == "10 to 15 minutes on 2 processes, or about 2 minutes on 2 processes if it leaks at every strength"
     assert expected(["type-1"], rows, here, 1, has_strength=False) == "about 2 minutes on 1 process"
+    rows.append(row("g", seconds=60.0, point="type-2", also=()))  # every family leaks inside the client
+    three = expected(["type-2", "type-1"], rows, here, 1, has_strength=True)
+    assert three == "21 to 31 minutes on 1 process, or about 5 minutes on 1 process if it leaks at every strength"
     both_questions = dataclasses.replace(here, attacks={("reconstructed", "type-1"): ()})
     assert expected(["type-1"], rows, both_questions, 1, has_strength=False) is None
-    for points, where in ((["type-2"], here), (["type-1"], dataclasses.replace(here, model="other"))):
+    for points, where in ((["type-0"], here), (["type-1"], dataclasses.replace(here, model="other"))):
         assert expected(points, rows, where, 2, has_strength=True) is None
 
 

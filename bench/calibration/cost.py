@@ -68,9 +68,12 @@ def expected(
     ]
     if not has_strength:
         return _range(points, here, workers)
-    quick, whole = (
-        _range(points, [row for row in here if bool(row.at_levels) == trained], workers) for trained in (False, True)
-    )
+    leaking, trained = ([row for row in here if bool(row.at_levels) == reached] for reached in (False, True))
+    quick = _range(points, leaking, workers)
+    reached_at = {row.point for row in trained}
+    # where every family leaks, a family that reaches a level at another point has the time of a leaking family
+    trained += [row for row in leaking if row.point not in reached_at]
+    whole = _range(points, trained, workers) if reached_at & {*points} else None
     if whole is None:
         return None
     return f"{whole}, or {quick} if it leaks at every strength" if quick else whole
