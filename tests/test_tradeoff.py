@@ -1,14 +1,17 @@
 """Promise: families are compared by the accuracy that is left at equal leakage, for the listener that is asked for."""
 
 import dataclasses
+import io
 import json
 import math
+from base64 import b64decode
 from pathlib import Path
 from typing import Any
 
 import pytest
 from _make.tradeoff import area, capability, opening, page
 from click.testing import CliRunner
+from PIL import Image
 from tests.command import in_this_process
 
 from bench.calibration.cost import estimated, expected
@@ -490,6 +493,11 @@ def test_calibrate_measures_reconstructed_examples(tmp_path: Path) -> None:
     assert sign.reconstructed.at.level == "point" and sign.reconstructed.at.most is None
     assert gaussian.reconstructed is not None and len(gaussian.reconstructed.curve) >= 3
     assert gaussian.curve and sign.at_levels[0].share == 1.0, "named examples are measured too"
+    for at in (*gaussian.at_levels, *sign.at_levels):
+        assert at.picture is not None
+        image = Image.open(io.BytesIO(b64decode(at.picture)))
+        assert image.size == (3 * 8 + 2, 2 * 8 + 1), "three digits above their reconstructions"
+    assert sign.reconstructed.at.picture is None, "the same picture once"
 
 
 def test_calibrate_measures_trains_and_goes_on_where_it_stopped(

@@ -1,7 +1,7 @@
 """A calibration's result: for each defense family and interception point the curve, the calibrated strengths, and the
 leakage and accuracy at these strengths."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from bench.calibration.curve import Counts
@@ -24,6 +24,7 @@ def row(
     defense: type[Defense],
     bound: Bound,
     seconds: float | None = None,
+    picture: Callable[[Record], str | None] = lambda record: None,
 ) -> Row:
     """Return the row of the trade-off (a table of leakage and accuracy) for a defense family at an interception point.
 
@@ -33,11 +34,14 @@ def row(
     - `scores`: leakage and accuracy at the calibrated strengths; scores of other listeners are ignored.
     - `defense`: the family's class, which declares the strength and the default parameters.
     - `bound`: function that returns an upper bound on the share of named examples by ε; None: no ε.
-    - `seconds`: core seconds that the calibration took at this point; None: unknown."""
+    - `seconds`: core seconds that the calibration took at this point; None: unknown.
+    - `picture`: function from an attack's record to a picture of its reconstructions (base64); None: no picture."""
     strength = defense.strength
     at_levels = {
         listener.question: tuple(
-            _at_level(each, strength, federation.uploads, bound) for each in scores if each.listener is listener
+            _at_level(each, strength, federation.uploads, bound, picture)
+            for each in scores
+            if each.listener is listener
         )
         for listener in listeners
     }
@@ -91,7 +95,9 @@ def _curve(
     )
 
 
-def _at_level(score: Score, strength: Strength | None, uploads: int, bound: Bound) -> AtLevel:
+def _at_level(
+    score: Score, strength: Strength | None, uploads: int, bound: Bound, picture: Callable[[Record], str | None]
+) -> AtLevel:
     question = score.listener.question
     fixed = score.listener.strengths.get(None)
     share, low, high = _share(score.readings, question)
@@ -117,6 +123,7 @@ def _at_level(score: Score, strength: Strength | None, uploads: int, bound: Boun
         released=None if released is None else released.epsilon,
         released_of=None if released is None or released.epsilon is None else f"{released.unit}, {released.adjacency}",
         meets=() if fixed is None else levels_met(_counted(fixed, question), score.listener.levels),
+        picture=None if score.pictured is None else picture(score.pictured),
     )
 
 

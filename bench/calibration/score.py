@@ -8,7 +8,7 @@ from bench.calibration.measure import SCORING, Federation, Runner, at, reading_c
 from bench.calibration.run import Listener
 from bench.calibration.trainings import trainings
 from bench.cell import Entry
-from bench.matrix.expand import FactsOf
+from bench.matrix.expand import FactsOf, PlannedCell
 from bench.matrix.read import Matrix
 from bench.record.schema import Record
 
@@ -37,6 +37,9 @@ class Score:
     updates: tuple[Record, ...]
     """Attacks on the scoring victims with all updates of a client; empty for other levels than `L1` and `point`, and if
     a client sends a single update."""
+    pictured: Record | None
+    """An attack that reconstructs scoring victims in the first round, for a picture; None if the matrix has no such
+    attack at the interception point, and for the scores of `L3`."""
 
 
 def undefended(matrix: Matrix, federation: Federation, facts: FactsOf, run: Runner) -> tuple[Record, ...]:
@@ -88,7 +91,11 @@ def scored(
         else ()
         for listener, level, defense in strengths
     ]
-    records = dict(run([cell for cells in (*readings, *combined) for cell in cells]))
+    pictured = [
+        picture_cells(matrix, federation, listener.point, defense, facts) if listener.question == "named" else ()
+        for listener, _, defense in strengths
+    ]
+    records = dict(run([cell for cells in (*readings, *combined, *pictured) for cell in cells]))
     trained = trainings(matrix, federation, [defense for _, _, defense in strengths], SCORED, facts, run)
     halfway = [
         trained_cells(matrix, listener.attacks(federation), defense, each, SCORING, facts)
@@ -104,8 +111,23 @@ def scored(
             trainings=each,
             trained=tuple(records[item.cell.id] for item in later),
             updates=tuple(records[item.cell.id] for item in together),
+            pictured=next((records[item.cell.id] for item in shown), None),
         )
-        for (listener, level, defense), attacked, each, later, together in zip(
-            strengths, readings, trained, halfway, combined, strict=True
+        for (listener, level, defense), attacked, each, later, together, shown in zip(
+            strengths, readings, trained, halfway, combined, pictured, strict=True
         )
     )
+
+
+def picture_cells(
+    matrix: Matrix, federation: Federation, point: str, defense: Entry, facts: FactsOf
+) -> tuple[PlannedCell, ...]:
+    """Return the attack cell (experiment) whose reconstructions a picture shows: the first of the cells that score
+    reconstructed examples at this defense's strength. Empty if the federation has no attack that reconstructs.
+
+    - `matrix`, `federation`: the calibration's matrix; the attacks and trainings of a data set and model in it.
+    - `point`: name of the interception point.
+    - `defense`: the defense, with its strength parameter set.
+    - `facts`: function that returns a data set's properties."""
+    attacks = federation.attacks.get(("reconstructed", point), ())
+    return reading_cells(matrix, attacks, defense, SCORING, facts)[:1]

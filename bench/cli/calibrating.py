@@ -29,6 +29,7 @@ from bench.matrix.expand import PlannedCell
 from bench.matrix.read import read
 from bench.matrix.typed import Typed, entries, split
 from bench.parameters import values
+from bench.pictures.recorded import small
 from bench.points import Stage, point
 from bench.record import store as records
 from bench.record.folder import locked
@@ -118,7 +119,8 @@ def run(
             classes = {entry.name: type(defense) for entry, defense in families}
             for group in grouped(listeners, lambda each: (str(each.defense), each.point)).values():
                 took = seconds_of(group[0], listeners, spent.values())
-                rows.append(row(federation, group, scores, classes[group[0].defense.name], bound, took))
+                defense = classes[group[0].defense.name]
+                rows.append(row(federation, group, scores, defense, bound, took, partial(small, out)))
     return Tradeoff(
         machine=None if last.environment is None else last.environment.device_name,
         undefended=undefended,

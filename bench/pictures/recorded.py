@@ -1,5 +1,6 @@
 """Pictures from records: texts in words if the run folder holds their vocabulary, other examples as a grid."""
 
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -8,10 +9,13 @@ from PIL import Image
 from bench.kinds.base import Kind
 from bench.kinds.texts import TEXT
 from bench.pictures.grid import Floats, grid
+from bench.pictures.thumbnails import fitting
 from bench.pictures.words import Words, picture, words
 from bench.record.schema import Record
 from bench.record.store import read_arrays
 from bench.record.vocabularies import read
+
+_SMALL = 4000  # bytes of a small picture: a trade-off has hundreds
 
 
 def of_record(run: Path, record: Record) -> Image.Image | None:
@@ -38,6 +42,19 @@ def drawing(truth: Floats, guess: Floats, kind: Kind, vocabulary: Sequence[str])
     Raises `ValueError` for differing shapes."""
     texts = words(truth, guess, vocabulary) if vocabulary else []
     return picture(texts) if texts else grid(truth, guess, kind)
+
+
+def small(run: Path, record: Record) -> str | None:
+    """Return a record's true examples above their reconstructions as a small WebP image, base64. None for private data,
+    and for a record without arrays. Raises `RecordError` for missing or damaged arrays in the run folder `run`."""
+    result = record.attack
+    if result is None or result.private or record.arrays is None:
+        return None
+    arrays = read_arrays(run, record.arrays)
+    if "reconstruction" not in arrays:
+        return None
+    drawn = fitting(arrays["truth"], arrays["reconstruction"], result.data_kind, _SMALL)
+    return None if drawn is None else b64encode(drawn.webp).decode()
 
 
 def texts_of(run: Path, record: Record) -> list[Words]:

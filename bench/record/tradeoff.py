@@ -86,6 +86,9 @@ class AtLevel:
     meets: tuple[str, ...] = ()
     """Levels that a family without a strength meets: the upper end of the share among the tuning victims (95 %,
     one-sided) is at most the permitted share. Empty for a family with a strength."""
+    picture: str | None = None
+    """Scoring victims above their reconstructions (`bench.attacks.map`): a WebP image, base64. None: private data, a
+    federation without a reconstructing attack, or an older file."""
 
     @property
     def accuracy(self) -> float:

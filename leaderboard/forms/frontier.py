@@ -29,6 +29,7 @@ _TOLD = {  # field → title, for the text at a point
     "later": "named later",
     "any": "any attacker",
     "epsilon": "ε of the released models",
+    "picture": "image",  # the page's tooltips show a field with this title as an image
 }
 _PLACES = {
     "type-2": "Inside the client",
@@ -122,6 +123,7 @@ def _points(tradeoff: Tradeoff, ranked: Sequence[Standing]) -> list[dict[str, An
                     "any": ceilings(row, at),
                     "epsilon": "–" if at.released is None else f"{epsilon(at.released)}, {at.released_of}",
                     "name": "",
+                    "picture": "" if at.picture is None else f"data:image/webp;base64,{at.picture}",
                 }
             )
         if points and points[-1]["line"] == row.family not in labels:
