@@ -285,6 +285,10 @@ ERRORS = [
         '[[train]]\ndataset = ["digits"]\nmodel = ["mlp"]\nrounds = [5]\ncheckpoints = [9]',
         "train[0].checkpoints: 9 is after the last of 5 rounds; give 0 to 5",
     ),
+    (
+        '[[train]]\ndataset = ["digits"]\nmodel = ["mlp"]\nrounds = [9]\nuntil_round = 5\ncheckpoints = [9]',
+        "train[0].checkpoints: 9 is after the last of 5 rounds; give 0 to 5",
+    ),
     # what others published
     (
         published('dataset = "digits"'),
