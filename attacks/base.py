@@ -37,6 +37,8 @@ class Attack(ABC):
 
     takes_mates: ClassVar[bool] = False
     """True if the attack uses known examples behind a reading (the grant `mates`)."""
+    takes_rounds: ClassVar[bool] = False
+    """True if the attack combines observations from several rounds of a training (`Reading.descriptions`)."""
     servers: ClassVar[tuple[str, ...]] = ("listen",)
     """Threat levels (the grant `server`) under which the attack runs, least first: "listen" (the server sends honest
     weights), "weights" (the server sends weights chosen by the method `craft`), "inconsistent" (the server sends these

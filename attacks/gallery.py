@@ -53,6 +53,7 @@ class Gallery(Attack):
     reading_seconds = 0.1
     most_examples = 32
     takes_mates = True
+    takes_rounds = True
     takes = ("image", "table", "text")
     servers = ("listen", "weights")
 
@@ -74,6 +75,8 @@ class Gallery(Attack):
             return _NO_GALLERY
         if reading.linked != "vector":
             return "it compares whole vectors, and this reading's coordinates are not linked"
+        if len({*reading.rounds}) > 1 and reading.unknown > 1:
+            return "it combines several rounds for a single unknown example; grant mates"
         return refused(reading)
 
     def reconstruct(self, reading: Reading, budget: Budget, key: Key) -> Reconstruction:

@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping
 from enum import Enum
 from functools import cache, cached_property
+from itertools import pairwise
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -176,8 +177,27 @@ class CheckpointWeights(Frozen):
     """Id of the training cell."""
     round: Annotated[int, Field(ge=0)]
     """Training round after which the weights were saved."""
+    further: tuple[int, ...] = ()
+    """Later rounds, in ascending order, whose updates the attacker combines with the update of `round`: each under the
+    weights saved after its round, of the same clients with the same batches."""
     series: Annotated[str, NOT_IN_ID] = ""
     """Id of the same training with seed 0; tables count trainings with equal `series` together."""
+
+    @model_validator(mode="after")
+    def _ascending(self) -> Self:
+        if any(late <= early for early, late in pairwise(self.rounds)):
+            raise ValueError(f"further must be later rounds in ascending order, got {list(self.rounds)}")
+        return self
+
+    @property
+    def rounds(self) -> tuple[int, ...]:
+        """All combined rounds, in ascending order."""
+        return (self.round, *self.further)
+
+    def __str__(self) -> str:
+        if not self.further:
+            return f"round {self.round}"
+        return f"{len(self.rounds)} rounds from {self.round} to {self.rounds[-1]}"
 
 
 Weights = Annotated[InitialWeights | FileWeights | CheckpointWeights, Field(discriminator="kind")]

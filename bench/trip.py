@@ -466,6 +466,9 @@ class Reading(ByReading):
     """(example,): class numbers for `public_inputs`; -1 if unknown."""
     description: Description | None = None
     """The defense's public description, for an adaptive attacker; None for other attackers."""
+    descriptions: tuple[Description, ...] = field(default=(), metadata=OBSERVATION)
+    """(observation,): description in each observation's round, for observations from several rounds of a training;
+    empty: `description` holds for all."""
     simulator: Simulator | None = None
     """Black-box access to the defended round, for an attacker with the knowledge `black-box`; None for other
     attackers."""

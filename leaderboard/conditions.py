@@ -225,7 +225,7 @@ def _settings(key: str) -> dict[str, str]:
 def _title(cell: AttackCell) -> str:
     weights, setting = cell.weights, cell.federated
     if isinstance(weights, CheckpointWeights):
-        origin = f"round {weights.round} of {(weights.series or weights.training)[:8]}"
+        origin = f"{weights} of {(weights.series or weights.training)[:8]}"
     elif isinstance(weights, FileWeights):
         origin = f"weights {weights.series or weights.sha256[:8]}"
     else:

@@ -423,17 +423,21 @@ def test_a_state_is_followed_over_an_undefended_training_without_moving_it(name:
     defense = registry.instance("defenses", name, params)
     before = staged(defense, of.cell.federated, start.weights)
     whole = train(of, start)
-    kept = tmp_path / "states.safetensors"
+    kept = {round_: tmp_path / f"{round_}.safetensors" for round_ in (1, of.cell.rounds)}
     found = states_at(of, start.weights, before, of.cell.rounds, kept, whole.weights)
     assert differing(by_name(tensors_of(before)), by_name(tensors_of(found))) is not None
     again = states_at(of, start.weights, before, of.cell.rounds, kept, whole.weights)  # read from the file
+    early = train(replace(of, cell=of.cell.model_copy(update={"rounds": 1})), start)
+    passed = states_at(of, start.weights, before, 1, kept, whole.weights)  # read from the file of the first replay
+    alone = states_at(of, start.weights, before, 1, {1: tmp_path / "alone.safetensors"}, early.weights)
+    assert differing(by_name(tensors_of(passed)), by_name(tensors_of(alone))) is None
     assert differing(by_name(tensors_of(found)), by_name(tensors_of(again))) is None
     own = replace(of, cell=of.cell.model_copy(update={"defense": Entry(name=name, params=params)}))
     under = train(own, begin(own, start.weights, before))
-    same = states_at(own, start.weights, before, of.cell.rounds, tmp_path / "own.safetensors", under.weights)
+    same = states_at(own, start.weights, before, of.cell.rounds, {of.cell.rounds: tmp_path / "own"}, under.weights)
     assert differing(by_name(tensors_of(under.stages)), by_name(tensors_of(same))) is None
     with pytest.raises(NotApplicable, match="ends at other weights"):
-        states_at(of, start.weights, before, 2, tmp_path / "no.safetensors", whole.weights)
+        states_at(of, start.weights, before, 2, {2: tmp_path / "no"}, whole.weights)
 
 
 class Residual(nn.Module):

@@ -44,7 +44,7 @@ class Law:
         sigma = 200 * math.sqrt(float(cell.defense.params.get("variance", 0.0)))
         if not isinstance(cell, AttackCell):
             lost = sigma > self.diverges
-            checkpoints = {} if lost or not cell.checkpoints else {cell.checkpoints[0]: "0" * 64}
+            checkpoints = {} if lost else dict.fromkeys(cell.checkpoints, "0" * 64)
             return training_record(0.9, cell=cell, result={"diverged": lost, "checkpoints": checkpoints})
         self.cells.append(cell)
         trained = isinstance(cell.weights, CheckpointWeights)

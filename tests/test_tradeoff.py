@@ -19,7 +19,7 @@ from bench.calibration.curve import Counts
 from bench.calibration.measure import Federation, federations
 from bench.calibration.result import levels_met
 from bench.calibration.score import SCORED
-from bench.cell import AttackCell, Entry
+from bench.cell import AttackCell, CheckpointWeights, Entry
 from bench.cli import calibrating
 from bench.cli.main import cli
 from bench.errors import BenchError, RecordError
@@ -534,9 +534,10 @@ def test_calibrate_measures_trains_and_goes_on_where_it_stopped(
     assert all(each.trained is not None for each in (*gaussian.at_levels, *sign.at_levels))
     all_updates = sign.at_levels[0].all_updates
     assert gaussian.uploads == 2 and all_updates is not None and all_updates[0] == 1.0
-    combined = [each.cell for each in store.records(out) if isinstance(each.cell, AttackCell)]
-    combined = [each for each in combined if each.grants.repeated_readings == 2]
-    assert {each.victims for each in combined} == {"scoring"} and {each.readings for each in combined} == {1}
+    attacked = [each.cell for each in store.records(out) if isinstance(each.cell, AttackCell)]
+    combined = [each for each in attacked if isinstance(each.weights, CheckpointWeights) and each.weights.further]
+    assert {each.weights.rounds for each in combined if isinstance(each.weights, CheckpointWeights)} == {(3, 10)}
+    assert {each.victims for each in combined} == {"scoring"} and {each.seed for each in combined} == {*SCORED}
     l1 = gaussian.at("L1")
     assert l1 is None or l1.all_updates is not None
     assert gaussian.at("half") is not None and len(found.undefended["digits · mlp"]) == len(SCORED)
@@ -572,20 +573,20 @@ def test_the_expected_time_is_the_range_of_the_families_of_the_same_kind() -> No
 def test_without_comparable_families_the_time_is_counted_from_cells(tmp_path: Path) -> None:
     """A minute a cell: undefended and defended trainings of 2 short and 6 whole cells, 2 cells for a strength in the
     first round, and 4 with four times the readings halfway. A strength at trained weights has 4 trainings that choose
-    the rate, and 16 half trainings with such a cell each."""
+    the rate, and 16 half trainings with such a cell each. At L1, 4 trainings combine both updates of a client."""
     (tmp_path / "tiny.toml").write_text(MATRIX)
     matrix = read_matrix(str(tmp_path / "tiny.toml"))
     (here,) = federations(matrix)
     facts = Resolver(None).data
-    first, training, halfway = 2, 8, 16
+    first, training, halfway, combined = 2, 8, 16, 4 * 2
     raised = 4 + 16 * (0.5 + 4)
-    least = training + 5 * first + 2 * raised + 3 * (training + first + halfway)
-    most = training + 8 * first + 6 * raised + 5 * (training + first + halfway)
+    least = training + 5 * first + 2 * raised + 3 * (training + first + halfway) + combined
+    most = training + 8 * first + 6 * raised + 5 * (training + first + halfway) + combined
     gaussian = estimated(["type-1"], matrix, here, Entry(name="gaussian"), facts, lambda cell: 60.0, 1)
     leaking = f"{training + 5 * first} minutes on 1 process if it leaks at every strength"
     assert gaussian == f"roughly {least:.0f} to {most:.0f} minutes on 1 process, or {leaking}"
     sign = estimated(["type-1"], matrix, here, Entry(name="sign"), facts, lambda cell: 60.0, 2)
-    assert sign == f"roughly {(2 * training + 2 * first + halfway) // 2} minutes on 2 processes"
+    assert sign == f"roughly {(2 * training + 2 * first + halfway + combined) // 2} minutes on 2 processes"
 
 
 BACKWARDS = '''

@@ -12,7 +12,8 @@ from bench.attacks.candidates.exchange import most_likely as exchanged
 from bench.attacks.candidates.listed import alone, by_label, candidates
 from bench.attacks.candidates.single import by_description, likelihoods
 from bench.attacks.inverter.sketch import Sketch
-from bench.attacks.objective.mismatch import mean_observation, observations, same_weights
+from bench.attacks.objective.mismatch import by_round, mean_observation, observations, same_weights
+from bench.attacks.objective.rescale import rescaled
 from bench.gradients import group_gradients
 from bench.rng import Key
 from bench.trip import Budget, Reading, Tensors
@@ -26,10 +27,7 @@ def most_likely(reading: Reading, budget: Budget, key: Key) -> tuple[Tensor, Ten
     two tensors (reading, candidate): positions of the picked candidates, as many as unknown examples, or the ten best
     for a single unknown example; and the score of every candidate in the gallery. `budget` limits the seconds of a
     search for a set; `key` is the attacker's key for random draws."""
-    if reading.unknown == 1 and not reading.stepwise:
-        scores = likelihoods(reading, key)
-    else:
-        scores = _of_one(reading) if reading.unknown == 1 else _sets(reading, budget, key)
+    scores = _of_one(reading, key) if reading.unknown == 1 else _sets(reading, budget, key)
     return torch.stack([_best(reading, row, scores[row]) for row in range(len(reading))]), scores
 
 
@@ -43,7 +41,28 @@ def _best(reading: Reading, row: int, scores: Tensor) -> Tensor:
     return torch.cat([each[:count] for each, count in zip(ranked, counts, strict=True)])
 
 
-def _of_one(reading: Reading) -> Tensor:
+def _of_one(reading: Reading, key: Key) -> Tensor:
+    """Return the scores (reading, candidate) of the only unknown example: of several rounds of a training, the mean log
+    likelihood."""
+    if len({*reading.rounds}) > 1:
+        parts = [rescaled(each) for each in by_round(reading)]
+        return torch.stack([_to_likelihood(each) * _of_one(each, key) for each in parts]).mean(0)
+    return _of_steps(reading) if reading.stepwise else likelihoods(reading, key)
+
+
+def _to_likelihood(reading: Reading) -> float:
+    """Return the factor from the scores of `reading`, a single observation, to log likelihoods. Scores are in squared
+    gradient units; rounds may differ in noise."""
+    description = reading.description
+    if description is None or description.noise.variance == 0:
+        return 1.0
+    observed, variance = observations(reading)[0], description.noise.variance
+    if description.log_density(observed, observed) is not None:
+        return 1.0
+    return math.sqrt(2 / variance) if description.noise.law == "laplace" else 1 / (2 * variance)
+
+
+def _of_steps(reading: Reading) -> Tensor:
     """Return the scores (reading, candidate) of the only unknown example behind several local steps."""
     mismatch = by_description(reading)
     observed = observations(reading)

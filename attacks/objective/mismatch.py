@@ -35,10 +35,12 @@ def by_weights(reading: Reading) -> list[Reading]:
 
 
 def by_round(reading: Reading) -> list[Reading]:
-    """Split the batch `reading` by rounds: each result has a single observation."""
+    """Split the batch `reading` by rounds: each result has a single observation, and its round's description."""
     return [
         replace(
             reading,
+            description=reading.descriptions[at] if reading.descriptions else reading.description,
+            descriptions=(),
             values={name: value[:, at : at + 1] for name, value in reading.values.items()},
             weights={name: value[at : at + 1] for name, value in reading.weights.items()},
             rounds=reading.rounds[at : at + 1],

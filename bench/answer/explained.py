@@ -6,7 +6,7 @@ import torch
 
 from bench.answer.victims import Truth
 from bench.attacks.objective.distance import Distance
-from bench.attacks.objective.mismatch import Mismatch, observations
+from bench.attacks.objective.mismatch import Mismatch, by_round, observations
 from bench.attacks.objective.rescale import rescaled
 from bench.trip import Reading
 
@@ -28,6 +28,8 @@ def explained(reading: Reading, truth: Truth) -> bool | None:
         return None
     if reading.senders > 1 and reading.steps > 1:
         return None
+    if reading.descriptions:  # a description for each round
+        reading = by_round(reading)[0]
     count = max(1, _EXAMPLES // reading.examples)
     if count < len(reading):
         reading, truth = reading.of(range(count)), truth.of(range(count))

@@ -6,7 +6,7 @@ from bench.answer.checks import diagnose
 from bench.answer.context import Memory, RunContext
 from bench.answer.crafted import choices, choose, received, server_of
 from bench.answer.readings import take_reading
-from bench.answer.setup import Setup, load_data, prepare
+from bench.answer.setup import Setup, combined_rounds, load_data, prepare
 from bench.answer.truth import CellTruth, draw_truth
 from bench.answer.values import Observation
 from bench.answer.victims import batches_of
@@ -34,8 +34,8 @@ def observe_cell(
     sent, seen = attacked_rounds(cell, setup, truth, batches, crafted)
     if sent:
         setup = sent[-1]
-    several = [each.weights for each in sent] if cell.grants.varies else []
-    reading = take_reading(cell, setup, truth, batches, memory.simulations, several, seen)
+    rounds = sent if cell.grants.varies else combined_rounds(cell, truth.source, context)
+    reading = take_reading(cell, setup, truth, batches, memory.simulations, rounds, seen)
     diagnosis = diagnose(cell, setup, truth, reading, batches)
     if len(truth.rows) < len(reading):
         reading, diagnosis = reading.of(truth.rows), diagnosis.of(truth.rows)
@@ -61,7 +61,7 @@ def attacked_rounds(
     sent, seen = [received(cell, setup, weights) for weights in crafted], None
     while len(sent) < choices(cell):
         if sent:
-            seen = take_reading(cell, setup, truth, batches, None, [each.weights for each in sent], seen)
+            seen = take_reading(cell, setup, truth, batches, None, sent, seen)
         sent.append(received(cell, setup, choose(cell, server_of(cell, setup, truth, seen))))
     return sent, seen
 
@@ -76,7 +76,7 @@ def known_to_server(cell: AttackCell, context: RunContext, memory: Memory, craft
     truth = draw_truth(cell, load_data(cell, context, memory), context.run)
     setup = prepare(cell, truth.source, context)
     batches = batches_of(cell, setup, truth.victims, truth.point)
-    sent = [received(cell, setup, weights).weights for weights in crafted]
+    sent = [received(cell, setup, weights) for weights in crafted]
     seen = take_reading(cell, setup, truth, batches, None, sent) if sent else None
     return server_of(cell, setup, truth, seen)
 

@@ -19,7 +19,7 @@ from bench.federated.pipeline import run_round
 from bench.federated.simulator import Kept, RoundSimulator, simulator_name, simulator_seed
 from bench.federated.stages import DrawKey, Stages
 from bench.points import Point, Scope
-from bench.trip import Reading, Server, Tensors
+from bench.trip import Description, Reading, Server, Tensors
 
 _MOST = 2048  # examples whose gradients are computed at once
 _NUMBERS = 1 << 27  # in these gradients: half a GiB
@@ -31,7 +31,7 @@ def take_reading(
     truth: CellTruth,
     batches: Sequence[Batches],
     simulations: Kept | None = None,
-    sent: Sequence[Tensors] = (),
+    rounds: Sequence[Setup] = (),
     before: Reading | None = None,
 ) -> Reading:
     """Run the defended round of the cell (an experiment). Return the attacker's readings (observed updates) at the
@@ -41,15 +41,15 @@ def take_reading(
     - `truth`: true examples, for granted labels and other grants.
     - `batches`: the clients' batches in the round.
     - `simulations`: cache of simulated readings for black-box attackers; None for no cache.
-    - `sent`: weights that an attacking server sends, name → (*shape) for each round; empty: all rounds have the weights
-      of `setup`.
-    - `before`: readings of the first rounds in `sent`, which are reused; None: all rounds are run."""
+    - `rounds`: values of each round if rounds differ: in the weights that an attacking server sends, or as rounds of a
+      training; empty: all rounds have the values of `setup`.
+    - `before`: readings of the first rounds in `rounds`, which are reused; None: all rounds are run."""
     point, gallery, mates = truth.point, truth.gallery, truth.mates
     data, grants, federated = setup.data, cell.grants, cell.federated
-    rounds = [replace(setup, weights=dict(weights)) for weights in sent] or [setup] * grants.repeated_readings
-    count, earlier = len(rounds), 0 if before is None else len(before.rounds)
+    several = [*rounds] or [setup] * grants.repeated_readings
+    count, earlier = len(several), 0 if before is None else len(before.rounds)
     shown = [
-        observe(cell, rounds[number], point, batches, rounds[number].stages, observation=number)
+        observe(cell, several[number], point, batches, several[number].stages, observation=number)
         for number in range(earlier, count)
     ]
     values = {name: torch.stack([one[name] for one in shown], 1) for name in setup.weights}
@@ -62,10 +62,10 @@ def take_reading(
         linked="coordinate" if setup.stages.unlinked(point) else "vector",
         values=values,
         weights={
-            name: torch.stack([each[name] for each in sent]) if sent else value.expand(count, *value.shape)
+            name: torch.stack([each.weights[name] for each in rounds]) if rounds else value.expand(count, *value.shape)
             for name, value in setup.weights.items()
         },
-        rounds=(setup.round,) * count,
+        rounds=tuple(each.round for each in several),
         indices=tuple(range(cell.readings)),
         model=setup.model,
         kind=data.kind,
@@ -92,19 +92,22 @@ def take_reading(
         return replace(reading, simulator=simulator(cell, setup, point, reading, simulations))
     if cell.knowledge == "plain" or untouched(setup.stages, point):
         return reading
-    probe = {name: value[0, 0] for name, value in reading.values.items()}
-    return replace(
-        reading,
-        description=describe(
-            setup.stages,
+
+    def described(number: int, at: Setup) -> Description:
+        return describe(
+            at.stages,
             point,
-            round_=setup.round,
+            round_=at.round,
             unit=unit * reading.steps,
-            probe=probe,
-            weights=setup.weights,
+            probe={name: value[0, number] for name, value in reading.values.items()},
+            weights=at.weights,
             colluders=grants.colluders,
-        ),
-    )
+        )
+
+    if len({*reading.rounds}) > 1:  # the defense's noise and memory may differ
+        each = tuple(described(number, at) for number, at in enumerate(several))
+        return replace(reading, description=each[0], descriptions=each)
+    return replace(reading, description=described(0, setup))
 
 
 def simulator(

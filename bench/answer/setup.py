@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from bench.answer.context import Memory, RunContext
 from bench.answer.inserted import inserts, program, program_weights
-from bench.cell import AttackCell, Grants, TrainingCell
+from bench.cell import AttackCell, CheckpointWeights, Grants, TrainingCell
 from bench.datasets.base import Data
 from bench.datasets.loading import load
 from bench.defenses.base import Defense, Public, Setting
@@ -116,6 +116,21 @@ def prepare(cell: AttackCell, source: Source, context: RunContext) -> Setup:
             raise NotApplicable(f"{cell.defense.name} has no memory of layers that were not trained; take round 0")
         return replace(setup, stages=_replayed(cell, training, setup, architecture, context))
     return setup
+
+
+def combined_rounds(cell: AttackCell, source: Source, context: RunContext) -> list[Setup]:
+    """Return all values for each round of a training whose updates the attacker of `cell` (an experiment) combines
+    (`CheckpointWeights.further`), in ascending order; empty for a single round. `source` and `context` as for
+    `prepare`."""
+    weights = cell.weights
+    if not isinstance(weights, CheckpointWeights) or not weights.further:
+        return []
+    cells = [
+        cell.model_copy(update={"weights": weights.model_copy(update={"round": round_, "further": ()})})
+        for round_ in weights.rounds
+    ]
+    # the last round first: its replay of a defense's memory passes the other rounds
+    return [prepare(each, source, context) for each in reversed(cells)][::-1]
 
 
 def prepare_training(cell: TrainingCell, context: RunContext, memory: Memory) -> Setup:
@@ -246,7 +261,8 @@ def _replayed(
     initial = architecture.initial(setup.model, training.seed)
     of_training = training.model_copy(update={"defense": cell.defense})
     trained = _setup(of_training, setup.data, setup.model, initial, clients, rounds=training.rounds)
-    cache = replay.cache_path(checkpoint_path(context.run, training.id, setup.round), cell)
+    checkpoints = {*training.checkpoints, setup.round}
+    caches = {at: replay.cache_path(checkpoint_path(context.run, training.id, at), cell) for at in checkpoints}
     with repeatable(job.device):
-        states = replay.states_at(job, initial, trained.stages, setup.round, cache, setup.weights).states
+        states = replay.states_at(job, initial, trained.stages, setup.round, caches, setup.weights).states
     return replace(setup.stages, states=states)

@@ -120,12 +120,14 @@ def estimated(
         first = of(reading_cells(matrix, rows, middle, TUNING, facts))
         trained = first * trained_readings(rows[0]) / (len(rows) * int(rows[0]["readings"]))  # of one training
         scored = first + len(SCORED) * trained
+        combined = first * len(SCORED) * federation.uploads / len(rows) if question == "named" else 0.0  # at L1
+        combined *= federation.uploads > 1
         raised = choice + len(TRAINED) * (one / 2 + trained)  # these trainings stop halfway
         if not has_strength:
-            least, most = least + first + scored, most + first + scored
+            least, most = (each + first + scored + combined for each in (least, most))
             continue
         ends = [
-            measured * first + later * raised + levels * (training + scored)
+            measured * first + later * raised + levels * (training + scored) + combined
             for measured, later, levels in _STRENGTHS[question]
         ]
         quick, least, most = quick + _STRENGTHS[question][0][0] * first, least + ends[0], most + ends[1]

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from bench.answer.victims import HALVES
 from bench.calibration.curve import Counts
-from bench.cell import AttackCell, CheckpointWeights, Entry, Federated
+from bench.cell import AttackCell, CheckpointWeights, Entry, Federated, TrainingCell
 from bench.defenses.base import Defense
 from bench.defenses.strength import at_strength
 from bench.matrix.expand import FactsOf, PlannedCell, expand
@@ -55,6 +55,12 @@ class Federation:
         setting: Federated = row["federated"]
         rounds: int = row["rounds"]
         return math.ceil(rounds * setting.per_round / setting.clients)
+
+    @property
+    def upload_rounds(self) -> tuple[int, ...]:
+        """Rounds in which a client with `uploads` updates takes part, at equal distances, in ascending order."""
+        rounds: int = self.trainings[0]["rounds"]
+        return tuple((2 * number + 1) * rounds // (2 * self.uploads) for number in range(self.uploads))
 
     @property
     def setting(self) -> str:
@@ -164,26 +170,6 @@ def reading_cells(
     return expand(replace(matrix, attacks=attacks, trainings=()), facts)
 
 
-def update_cells(
-    matrix: Matrix, rows: Sequence[Combination], defense: Entry, updates: int, facts: FactsOf
-) -> tuple[PlannedCell, ...]:
-    """Return the attack cells (experiments) that measure how much leaks behind a defense to an attacker who combines
-    all updates of a client in a training. The updates are draws of the defense at the weights of the first round, on
-    the same examples. The cells attack the scoring victims, with a quarter of the readings.
-
-    - `matrix`: the matrix of the calibration.
-    - `rows`: the matrix's attacks at an interception point, one for each weight seed.
-    - `defense`: the defense, with its strength parameter set.
-    - `updates`: number of a client's updates.
-    - `facts`: function that returns a data set's properties."""
-    attacks = tuple(
-        {**row, "readings": max(1, row["readings"] // 4)}
-        | {"grants": row["grants"].model_copy(update={"repeated_readings": updates})}
-        for row in rows
-    )
-    return reading_cells(matrix, attacks, defense, SCORING, facts)
-
-
 def trained_cells(
     matrix: Matrix,
     rows: Sequence[Combination],
@@ -194,8 +180,8 @@ def trained_cells(
     draw: int = 0,
 ) -> tuple[PlannedCell, ...]:
     """Return the attack cells (experiments) that measure how much leaks behind a defense later in a training, at an
-    interception point: a cell for each training with this defense, at the weights of its first checkpoint, halfway.
-    Empty if a training has no checkpoint.
+    interception point: a cell for each training with this defense, at the weights halfway. Empty if a training has no
+    such checkpoint.
 
     - `matrix`: the matrix of the calibration.
     - `rows`: the matrix's attacks at this point.
@@ -204,14 +190,44 @@ def trained_cells(
     - `half`: the attacked half of the victims: "tuning" or "scoring".
     - `facts`: function that returns a data set's properties.
     - `draw`: number of the defense's random draw, such as `draw_of` a strength."""
+    attack = {**rows[0], "defense": defense, "victims": half, "draw": draw, "readings": trained_readings(rows[0])}
+    halfway = {record.cell.rounds // 2 for record in trainings if isinstance(record.cell, TrainingCell)}
+    return _checkpoint_cells(matrix, attack, trainings, tuple(halfway), facts)
+
+
+def combined_cells(
+    matrix: Matrix,
+    rows: Sequence[Combination],
+    defense: Entry,
+    trainings: Sequence[Record],
+    rounds: Sequence[int],
+    facts: FactsOf,
+) -> tuple[PlannedCell, ...]:
+    """Return the attack cells (experiments) that measure how much leaks behind a defense to an attacker who combines
+    all updates of a client in a training: a cell for each training with this defense. Each update is under its round's
+    weights. The cells attack the scoring victims. Empty for a single update, and if a training lacks a checkpoint.
+
+    - `matrix`: the matrix of the calibration.
+    - `rows`: the matrix's attacks at an interception point.
+    - `defense`: the defense, with its strength parameter set.
+    - `trainings`: records (results) of trainings with this defense.
+    - `rounds`: rounds in which the client takes part, in ascending order.
+    - `facts`: function that returns a data set's properties."""
+    if len(rounds) < 2:
+        return ()
+    attack = {**rows[0], "defense": defense, "victims": SCORING}
+    return _checkpoint_cells(matrix, attack, trainings, rounds, facts)
+
+
+def _checkpoint_cells(
+    matrix: Matrix, attack: Combination, trainings: Sequence[Record], rounds: Sequence[int], facts: FactsOf
+) -> tuple[PlannedCell, ...]:
     planned = []
     for record in trainings:
-        if record.training is None or not record.training.checkpoints:
+        if record.training is None or not {*rounds} <= {*record.training.checkpoints}:
             return ()
-        attack = {**rows[0], "defense": defense, "victims": half, "draw": draw, "seed": record.cell.seed}
-        attack["readings"] = trained_readings(rows[0])
-        (item,) = expand(replace(matrix, attacks=(attack,), trainings=()), facts)
-        weights = CheckpointWeights(training=record.id, round=min(map(int, record.training.checkpoints)))
+        (item,) = expand(replace(matrix, attacks=({**attack, "seed": record.cell.seed},), trainings=()), facts)
+        weights = CheckpointWeights(training=record.id, round=rounds[0], further=tuple(rounds[1:]))
         planned.append(replace(item, cell=item.cell.model_copy(update={"weights": weights})))
     return tuple(planned)
 

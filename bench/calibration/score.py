@@ -4,7 +4,7 @@ calibration."""
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from bench.calibration.measure import SCORING, Federation, Runner, at, reading_cells, trained_cells, update_cells
+from bench.calibration.measure import SCORING, Federation, Runner, at, combined_cells, reading_cells, trained_cells
 from bench.calibration.run import Listener
 from bench.calibration.trainings import trainings
 from bench.cell import Entry
@@ -35,8 +35,8 @@ class Score:
     trained: tuple[Record, ...]
     """Attacks on the scoring victims halfway through these trainings; empty if a training diverged."""
     updates: tuple[Record, ...]
-    """Attacks on the scoring victims with all updates of a client; empty for other levels than `L1` and `point`, and if
-    a client sends a single update."""
+    """Attacks on the scoring victims with all updates of a client in these trainings; empty for other levels than `L1`
+    and `point`, if a client sends a single update, and if a training diverged."""
     pictured: Record | None
     """An attack that reconstructs scoring victims in the first round, for a picture; None if the matrix has no such
     attack at the interception point, and for the scores of `L3`."""
@@ -85,23 +85,24 @@ def scored(
         reading_cells(matrix, listener.attacks(federation), defense, SCORING, facts)
         for listener, _, defense in strengths
     ]
-    combined = [
-        update_cells(matrix, listener.attacks(federation), defense, federation.uploads, facts)
-        if listener.question == "named" and level in COMBINED and federation.uploads > 1
-        else ()
-        for listener, level, defense in strengths
-    ]
     pictured = [
         picture_cells(matrix, federation, listener.point, defense, facts) if listener.question == "named" else ()
         for listener, _, defense in strengths
     ]
-    records = dict(run([cell for cells in (*readings, *combined, *pictured) for cell in cells]))
-    trained = trainings(matrix, federation, [defense for _, _, defense in strengths], SCORED, facts, run)
+    records = dict(run([cell for cells in (*readings, *pictured) for cell in cells]))
+    rounds, defenses = federation.upload_rounds, [defense for _, _, defense in strengths]
+    trained = trainings(matrix, federation, defenses, SCORED, facts, run, checkpoints=rounds)
     halfway = [
         trained_cells(matrix, listener.attacks(federation), defense, each, SCORING, facts)
         for (listener, _, defense), each in zip(strengths, trained, strict=True)
     ]
-    records |= run([cell for cells in halfway for cell in cells])
+    combined = [
+        combined_cells(matrix, listener.attacks(federation), defense, each, rounds, facts)
+        if listener.question == "named" and level in COMBINED
+        else ()
+        for (listener, level, defense), each in zip(strengths, trained, strict=True)
+    ]
+    records |= run([cell for cells in (*halfway, *combined) for cell in cells])
     return tuple(
         Score(
             listener=listener,
@@ -130,4 +131,4 @@ def picture_cells(
     - `defense`: the defense, with its strength parameter set.
     - `facts`: function that returns a data set's properties."""
     attacks = federation.attacks.get(("reconstructed", point), ())
-    return reading_cells(matrix, attacks, defense, SCORING, facts)[:1]
+    return reading_cells(matrix, attacks, defense, SCORING, facts)[:1] if attacks else ()

@@ -22,6 +22,7 @@ def trainings(
     run: Runner,
     *,
     halfway: bool = False,
+    checkpoints: Collection[int] = (),
 ) -> list[tuple[Record, ...]]:
     """Choose the best learning rate for each of `defenses`, and train with this rate under each of `seeds`. Return the
     records (results) of these trainings, a tuple for each defense. Each training has a checkpoint halfway.
@@ -33,7 +34,8 @@ def trainings(
     - `matrix`, `federation`: the calibration's matrix; the trainings of a data set and model in it.
     - `facts`: function that returns a data set's properties.
     - `run`: function that runs cells (experiments) and returns their records.
-    - `halfway`: True to stop the trainings under `seeds` at their checkpoint."""
+    - `halfway`: True to stop the trainings under `seeds` halfway.
+    - `checkpoints`: further rounds after which weights are saved."""
     rounds = federation.trainings[0]["rounds"]
     rates = {row["federated"].rate for row in federation.trainings}
     chosen: list[Collection[float]] = [rates] * len(defenses)
@@ -45,7 +47,7 @@ def trainings(
         records = run([cell for group in cells for cell in group])
         chosen = [_best(records, group, count) for group in cells]
     half = rounds // 2
-    kept = {"checkpoints": (half,)} | ({"until_round": max(1, half)} if halfway else {})
+    kept = {"checkpoints": tuple(sorted({half, *checkpoints}))} | ({"until_round": max(1, half)} if halfway else {})
     cells = [
         tuple(
             cell

@@ -52,6 +52,6 @@ def _weights(weights: Weights) -> str:
     if isinstance(weights, InitialWeights):
         return "untrained"
     if isinstance(weights, CheckpointWeights):
-        return f"round {weights.round} of {weights.training[:8]}"
+        return f"{weights} of {weights.training[:8]}"
     assert isinstance(weights, FileWeights)
     return (weights.series or weights.path).rpartition("/")[2]

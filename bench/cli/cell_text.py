@@ -231,7 +231,7 @@ def _data(cell: AttackCell | TrainingCell) -> str:
 def _weights(cell: AttackCell) -> str:
     weights = cell.weights
     if isinstance(weights, CheckpointWeights):
-        return f"after round {weights.round} of training {weights.training[:8]}"
+        return f"after {weights} of training {weights.training[:8]}"
     if isinstance(weights, FileWeights):
         return f"from a file (sha256 {weights.sha256[:8]})"
     return f"untrained, the model's initialisation by seed {cell.seed}"

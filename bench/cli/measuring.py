@@ -58,7 +58,7 @@ def _key(cell: AnyCell) -> Hashable:
     """Return a key that is equal for cells of the same defense, strength and measured quantity."""
     if isinstance(cell, TrainingCell):
         return str(cell.defense), cell.last_round
-    return str(cell.defense), cell.point, cell.attack.name, cell.weights.kind, cell.grants.repeated_readings
+    return str(cell.defense), cell.point, cell.attack.name, _when(cell)
 
 
 def line(records: Sequence[Record]) -> str:
@@ -78,9 +78,11 @@ def line(records: Sequence[Record]) -> str:
 
 
 def _when(cell: AttackCell) -> str:
-    if cell.grants.repeated_readings > 1:
-        return f", with all {cell.grants.repeated_readings} updates of a client"
-    return ", halfway through the training" if isinstance(cell.weights, CheckpointWeights) else ""
+    if not isinstance(cell.weights, CheckpointWeights):
+        return ""
+    if cell.weights.further:
+        return f", with all {len(cell.weights.rounds)} updates of a client"
+    return ", halfway through the training"
 
 
 def _trained(cell: TrainingCell, records: Iterable[Record]) -> str:

@@ -1,6 +1,7 @@
 """Replay of a training to get a defense's state (such as error memory) at the round of a checkpoint."""
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from bench.defenses.base import Tensors
 from bench.errors import NotApplicable, RecordError
 from bench.federated.resume import states_of, tensors_of
 from bench.federated.stages import Stages
-from bench.federated.training import TrainingJob, begin, train
+from bench.federated.training import Progress, TrainingJob, begin, train
 from bench.record import store as records
 from bench.record.checkpoints import read_weights, write_weights
 
@@ -45,26 +46,34 @@ def check_replayable(training: TrainingCell, cell: AttackCell) -> None:
 
 
 def states_at(
-    job: TrainingJob, initial: Tensors, stages: Stages, round_: int, cache: Path, expected: Tensors
+    job: TrainingJob, initial: Tensors, stages: Stages, round_: int, caches: Mapping[int, Path], expected: Tensors
 ) -> Stages:
     """Return the defense's `stages` with their states (memory) after `round_` rounds of a training, by repeating the
     training from the weights `initial`. An attack on saved weights needs the memory that the defense has in that round.
 
     - `job`: configuration and data of the training. If the training had no defense, transforms update their states but
       no tensors.
-    - `cache`: file that stores the states for later calls.
+    - `caches`: round → file that stores the round's states for later calls. Files of earlier rounds are written, too.
     - `expected`: weights at which the repeated training must end.
 
     Raises `NotApplicable` if the repeated training ends at other weights."""
-    if cache.exists():
-        return replace(stages, states=states_of(read_weights(cache), stages))
+    if caches[round_].exists():
+        return replace(stages, states=states_of(read_weights(caches[round_]), stages))
     observer = replace(stages, states_only=job.cell.defense.name == "none")
     untested = {"rounds": round_, "test_every": round_, "test_examples": 1, "bayesian": None}
     short = replace(job, cell=job.cell.model_copy(update=untested))
-    end = train(short, begin(short, initial, observer))
+    passed: dict[int, Stages] = {}
+
+    def proceed(now: Progress) -> bool:
+        if now.round in caches:
+            passed[now.round] = now.stages
+        return True
+
+    end = train(short, begin(short, initial, observer), proceed)
     if not all(torch.equal(end.weights[name].cpu(), value) for name, value in expected.items()):
         raise NotApplicable("its training, run again, ends at other weights: made on another machine or by other code")
-    write_weights(cache, tensors_of(end.stages))
+    for at, each in passed.items():
+        write_weights(caches[at], tensors_of(each))
     return replace(stages, states=end.stages.to(torch.device("cpu")).states)
 
 

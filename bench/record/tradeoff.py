@@ -81,8 +81,8 @@ class AtLevel:
     released_of: str | None
     """Protected unit and neighbours of `released`, in words; None without `released`."""
     all_updates: tuple[float, float, float] | None = None
-    """Share of named examples by an attacker who combines all updates of a client in the training (`Row.uploads`,
-    drawn at the first round's weights), with its 95 % interval; None: not measured."""
+    """Share of named examples by an attacker who combines all updates of a client in a training (`Row.uploads`, each
+    under its round's weights), with its 95 % interval; None: not measured."""
     meets: tuple[str, ...] = ()
     """Levels that a family without a strength meets: the upper end of the share among the tuning victims (95 %,
     one-sided) is at most the permitted share. Empty for a family with a strength."""

@@ -39,10 +39,10 @@ def inputs(cell: AnyCell, run: Path) -> dict[str, bytes]:
                 return before | {file_name(weights): Path(weights.path).read_bytes()}
             except OSError:  # the file is gone: the cell's record will say so
                 return before
-        case CheckpointWeights(training=training, round=round_):
-            checkpoint = checkpoint_path(run, training, round_)
-            states = checkpoint.parent.glob(f"{checkpoint.stem}.*.states.safetensors")
-            return before | _content(run, [records.record_path(run, training), checkpoint, *states])
+        case CheckpointWeights(training=training) as weights:
+            checkpoints = [checkpoint_path(run, training, round_) for round_ in weights.rounds]
+            states = (path for each in checkpoints for path in each.parent.glob(f"{each.stem}.*.states.safetensors"))
+            return before | _content(run, [records.record_path(run, training), *checkpoints, *states])
     return before
 
 

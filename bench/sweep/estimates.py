@@ -7,7 +7,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
 
-from bench.cell import AnyCell, TrainingCell
+from bench.cell import AnyCell, CheckpointWeights, TrainingCell
 from bench.matrix.feasible import examples
 from bench.record.schema import Cost, Record
 from bench.registry import entries as registry
@@ -32,7 +32,8 @@ def formula(cell: AnyCell, shape: tuple[int, ...]) -> float:
     if not getattr(attack, "iterative", True):
         # simulations take time; so does each reading with many candidates, whose gradients are a part of the time
         per_reading = float(getattr(attack, "reading_seconds", 0.0)) * math.sqrt(max(1.0, work))
-        return (20.0 if cell.knowledge == "black-box" else 0.2) + cell.readings * per_reading
+        rounds = len(cell.weights.rounds) if isinstance(cell.weights, CheckpointWeights) else 1
+        return (20.0 if cell.knowledge == "black-box" else 0.2) + cell.readings * rounds * per_reading
     count = examples(cell)
     size = float(max(0.1, (count * math.prod(shape) / 784) ** 0.9))
     return 0.2 + cell.readings * cell.evaluations * 0.0005 * size * work
