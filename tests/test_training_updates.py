@@ -20,6 +20,7 @@ from bench.attacks.objective.mismatch import by_round
 from bench.cell import AttackCell, CheckpointWeights, Entry, Federated, Grants, TrainingCell
 from bench.errors import NotApplicable
 from bench.federated import replay
+from bench.federated.training import Progress, TrainingJob
 from bench.gradients import group_gradients, one_hot
 from bench.record.checkpoints import checkpoint_path, read_weights
 from bench.record.store import write
@@ -28,7 +29,7 @@ from bench.sweep.bundle import inputs
 from bench.trip import Budget, Noise, Reading
 
 ROUNDS = (1, 3, 5)
-NOISE = {"at": "client", "variance": 0.02}
+VARIANCE = 0.02
 SETTING = Federated(clients=12, per_round=3, batch=4, client_examples=4, rate=2.0)
 
 
@@ -54,7 +55,7 @@ def naming(defense: Entry, of: TrainingCell, *rounds: int, **changed: Any) -> At
 
 @pytest.fixture(scope="module")
 def noisy(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunContext, Entry, TrainingCell]:
-    run, defense = tmp_path_factory.mktemp("noisy"), entry("defenses", "gaussian", **NOISE)
+    run, defense = tmp_path_factory.mktemp("noisy"), entry("defenses", "gaussian", at="client", variance=VARIANCE)
     return RunContext(run=run), defense, trained(run, defense)
 
 
@@ -105,7 +106,7 @@ def test_scores_are_the_log_likelihoods_of_all_rounds(
     """A round with less noise has more weight."""
     context, defense, of = noisy
     reading = reading_of(naming(defense, of, *ROUNDS), context)
-    variances = tuple(factor * float(NOISE["variance"]) for factor in factors)
+    variances = tuple(factor * VARIANCE for factor in factors)
     stated = tuple(
         replace(each, noise=Noise(variance=variance))  # type: ignore[type-var]
         for each, variance in zip(reading.descriptions, variances, strict=True)
@@ -141,7 +142,12 @@ def test_each_round_has_the_memory_of_the_defense(name: str, tmp_path: Path, mon
     of, context = trained(tmp_path, defense), RunContext(run=tmp_path)
     replayed: list[int] = []
     train = replay.train
-    monkeypatch.setattr(replay, "train", lambda job, *rest: replayed.append(job.cell.rounds) or train(job, *rest))
+
+    def counted(job: TrainingJob, *rest: Any) -> Progress:
+        replayed.append(job.cell.rounds)
+        return train(job, *rest)
+
+    monkeypatch.setattr(replay, "train", counted)
     reading = reading_of(naming(defense, of, *ROUNDS), context)
     assert replayed == [1, 5], "the first round for the setting, then the last, which passes the third"
     observed = [{n: value[:, 0] for n, value in part.values.items()} for part in by_round(reading)]

@@ -67,7 +67,7 @@ def opening(tradeoff: Tradeoff) -> str:
         f"about {1 / chance:.0f} candidates.  Each defense has the weakest strength with at most {level} named (L1), "
         "in the first round and *later*, halfway through the training (interval's lower end); brackets: 95 % intervals "
         "on other victims.  "
-        f"*{uploads} updates*: all updates of a client combined (first round's weights): L1 is of one update.  *Any "
+        f"*{uploads} updates*: all updates of a client in a training combined: L1 is of one update.  *Any "
         f"attacker*: the most by ε, with one update of a client; with all {uploads}.  *Proved*: strength and accuracy "
         f"at which ε bounds any attacker by {level}; with all {uploads}; "
         f"*no model*: under half the gain over guessing.  ε: of the released models.  {_without(others)}"
