@@ -93,7 +93,7 @@ def take_reading(
     if cell.knowledge == "plain" or untouched(setup.stages, point):
         return reading
 
-    def described(number: int, at: Setup) -> Description:
+    def described(number: int, at: Setup) -> Description | None:
         return describe(
             at.stages,
             point,
@@ -105,8 +105,9 @@ def take_reading(
         )
 
     if len({*reading.rounds}) > 1:  # the defense's noise and memory may differ
-        each = tuple(described(number, at) for number, at in enumerate(several))
-        return replace(reading, description=each[0], descriptions=each)
+        each = [described(number, at) for number, at in enumerate(several)]
+        known = tuple(one for one in each if one is not None)
+        return replace(reading, description=known[0], descriptions=known) if len(known) == count else reading
     return replace(reading, description=described(0, setup))
 
 

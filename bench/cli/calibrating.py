@@ -119,8 +119,8 @@ def run(
             classes = {entry.name: type(defense) for entry, defense in families}
             for group in grouped(listeners, lambda each: (str(each.defense), each.point)).values():
                 took = seconds_of(group[0], listeners, spent.values())
-                defense = classes[group[0].defense.name]
-                rows.append(row(federation, group, scores, defense, bound, took, partial(small, out)))
+                kind = classes[group[0].defense.name]
+                rows.append(row(federation, group, scores, kind, bound, took, partial(small, out)))
     return Tradeoff(
         machine=None if last.environment is None else last.environment.device_name,
         undefended=undefended,
