@@ -20,7 +20,7 @@ from bench.attacks.objective.mismatch import by_round
 from bench.cell import AttackCell, CheckpointWeights, Entry, Federated, Grants, TrainingCell
 from bench.errors import NotApplicable
 from bench.federated import replay
-from bench.federated.training import Progress, TrainingJob
+from bench.federated.training import Progress, TrainingJob, train
 from bench.gradients import group_gradients, one_hot
 from bench.record.checkpoints import checkpoint_path, read_weights
 from bench.record.store import write
@@ -141,7 +141,6 @@ def test_each_round_has_the_memory_of_the_defense(name: str, tmp_path: Path, mon
     defense = entry("defenses", name, **params)
     of, context = trained(tmp_path, defense), RunContext(run=tmp_path)
     replayed: list[int] = []
-    train = replay.train
 
     def counted(job: TrainingJob, *rest: Any) -> Progress:
         replayed.append(job.cell.rounds)
