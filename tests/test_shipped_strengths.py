@@ -53,10 +53,10 @@ class Noisy:
     row: Row
     strength: Strength
 
-    def most_named(self, value: float) -> float:
-        """The larger share of the two fitted curves, in the first round and at trained weights."""
+    def most_named(self, value: float, level: float) -> float:
+        """The larger share of the two curves fitted near the level, in the first round and at trained weights."""
         curves = [curve for curve in (self.row.curve, self.row.trained_curve) if curve]
-        return max(self._share(curve, value) for curve in curves)
+        return max(self._share(curve, value, level) for curve in curves)
 
     def half(self, at: AtLevel) -> float:
         """The value with half of the noise's deviation."""
@@ -64,14 +64,14 @@ class Noisy:
         factor = 2.0 ** POWERS[self.strength.parameter]
         return at.value / factor if self.strength.strong > self.strength.weak else at.value * factor
 
-    def _share(self, curve: tuple[Leaked, ...], value: float) -> float:
+    def _share(self, curve: tuple[Leaked, ...], value: float, level: float) -> float:
         assert self.row.chance is not None
         counts = [
             Counts(position=self.strength.position(each.value), hits=each.hits, readings=each.readings)
             for each in curve
             if each.value is not None
         ]
-        fit = fitted(counts, self.row.chance, usual_slope(self.strength))
+        fit = fitted(counts, level, self.row.chance, usual_slope(self.strength))
         return float(fit.share(self.strength.position(value)))
 
 
@@ -95,7 +95,7 @@ def test_half_of_the_shipped_noise_leaks_more_than_the_level(level: str) -> None
     assert len(strengths) > 40
     for each, at in strengths:
         assert at.most is not None
-        assert each.most_named(each.half(at)) > at.most, (each.row.dataset, each.row.point, each.row.family)
+        assert each.most_named(each.half(at), at.most) > at.most, (each.row.dataset, each.row.point, each.row.family)
 
 
 def test_other_victims_refute_no_more_strengths_than_chance_does() -> None:

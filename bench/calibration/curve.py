@@ -6,9 +6,11 @@ The curve is the bound of a Gaussian mechanism (Balle, Cherubin & Hayes 2022) in
 
 p(t) = Φ(Φ⁻¹(κ) + exp(-slope · (t - middle))),  slope > 0
 
-All measured strengths enter the fit. A verdict per strength (pass or fail) would be less stable: 512 readings near a
-level have a standard deviation of 1 to 2 points. Two strengths do not determine the slope, so the logarithm of the
-slope has a normal prior around the slope of additive noise."""
+Measured strengths enter a level's fit by the distance of their share to the level: the curve holds near a level, and
+not over the whole range, because examples differ (equal rows of a table are never told apart, outliers are named behind
+strong noise). A verdict per strength (pass or fail) would be less stable: 512 readings near a level have a standard
+deviation of 1 to 2 points. Two strengths do not determine the slope, so the logarithm of the slope has a normal prior
+around the slope of additive noise."""
 
 import math
 from collections.abc import Sequence
@@ -25,6 +27,7 @@ _BAND = 0.95  # one-sided
 _MIDDLES, _SLOPES = (-2.0, 3.0), (0.5, 2000.0)  # ranges of the fit
 _COARSE = (121, 25)  # grid points of the first search: middles, slopes
 _PRIOR = 1.0  # standard deviation of the logarithm of the slope
+_REACH = 3  # distance from a level, in standard deviations of Φ⁻¹(share), beyond which a share has no weight
 _FINE, _ZOOMS, _ZOOM = 9, 14, 0.6  # grid points of a later search per parameter; searches; ratio of widths
 
 Array = NDArray[np.float64]
@@ -100,14 +103,15 @@ def usual_slope(strength: Strength) -> float:
     return abs(math.log(strength.scaled(strength.strong) / strength.scaled(strength.weak))) / math.sqrt(2)
 
 
-def fitted(counts: Sequence[Counts], chance: float, usual: float) -> Curve:
-    """Return the curve (share of named examples over a defense's strength) that fits the measured `counts` best: with
-    the largest binomial likelihood times prior for the slope.
+def fitted(counts: Sequence[Counts], level: float, chance: float, usual: float) -> Curve:
+    """Return the curve (share of named examples over a defense's strength) that fits the measured `counts` best near a
+    `level`: with the largest weighted binomial likelihood times prior for the slope.
 
     - `counts`: numbers of named examples (picked by the attacker among candidates) at the measured strengths.
+    - `level`: share of named examples near which the curve holds.
     - `chance`: share of examples that a blind guess names.
     - `usual`: centre of the slope's prior, from `usual_slope`."""
-    hits, readings = _counts(counts)
+    hits, readings = _weighted(counts, level)
     return _fit(_positions(counts), hits.sum(0)[None], readings.sum(0)[None], chance, usual)[0]
 
 
@@ -130,10 +134,10 @@ def calibrated(
             raise ValueError(f"a level must lie between chance ({chance:.3g}) and 1, got {level:.3g}")
     if len({each.readings for each in counts}) != 1:
         raise ValueError("each strength needs the same weight seeds and readings")
-    best, curves = fitted(counts, chance, usual), _resampled(counts, chance, usual, seed)
     least = min(each.share for each in counts)
     found = []
     for level in levels:
+        best, curves = fitted(counts, level, chance, usual), _resampled(counts, level, chance, usual, seed)
         low, high = np.quantile([curve.position(level) for curve in curves], (1 - _BAND, _BAND), method="nearest")
         # The share falls with the position, so the 95 % quantile of curves meets the level where that of positions is.
         position = None if high > 1 or least > level else max(0.0, float(high))
@@ -145,8 +149,8 @@ def calibrated(
     return tuple(found)
 
 
-def _resampled(counts: Sequence[Counts], chance: float, usual: float, seed: int) -> list[Curve]:
-    hits, readings = _counts(counts)
+def _resampled(counts: Sequence[Counts], level: float, chance: float, usual: float, seed: int) -> list[Curve]:
+    hits, readings = _weighted(counts, level)
     chosen = np.random.default_rng(seed).integers(len(hits), size=(_DRAWS, len(hits)))
     return _fit(_positions(counts), hits[chosen].sum(1), readings[chosen].sum(1), chance, usual)
 
@@ -155,12 +159,25 @@ def _positions(counts: Sequence[Counts]) -> Array:
     return np.array([each.position for each in counts])
 
 
-def _counts(counts: Sequence[Counts]) -> tuple[Array, Array]:
-    """Return hits and readings, (weight seed, strength)."""
+def _weighted(counts: Sequence[Counts], level: float) -> tuple[Array, Array]:
+    """Return hits and readings, (weight seed, strength), times each strength's weight for the `level`."""
     hits, readings = (
         np.array(each, np.float64).T for each in zip(*((t.hits, t.readings) for t in counts), strict=True)
     )
-    return hits, readings
+    weights = _weights(hits.sum(0), readings.sum(0), level)
+    return hits * weights, readings * weights
+
+
+def _weights(hits: Array, readings: Array, level: float) -> Array:
+    """Return the weight of each strength in a fit near the `level`, 0 to 1: 1 at the level and for the nearest shares
+    above and below, 0 beyond `_REACH`."""
+    distances = ndtri((hits + 0.5) / (readings + 1)) - ndtri(level)
+    weights: Array = (1 - np.minimum(np.abs(distances) / _REACH, 1) ** 3) ** 3
+    for side in (distances > 0, distances <= 0):
+        if side.any():
+            nearest = np.abs(distances[side]).min()
+            weights[side & (np.abs(distances) <= nearest)] = 1.0
+    return weights
 
 
 def _fit(positions: Array, hits: Array, readings: Array, chance: float, usual: float) -> list[Curve]:
