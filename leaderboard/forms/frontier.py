@@ -27,6 +27,7 @@ _TOLD = {  # field → title, for the text at a point
     "setting": "--defense",
     "first": "named in the first round",
     "later": "named later",
+    "all": "named with all updates",
     "any": "any attacker",
     "epsilon": "ε of the released models",
     "picture": "image",  # the page's tooltips show a field with this title as an image
@@ -120,6 +121,7 @@ def _points(tradeoff: Tradeoff, ranked: Sequence[Standing]) -> list[dict[str, An
                     "setting": setting(row, at),
                     "first": _percent(at.share),
                     "later": "–" if at.trained is None else _percent(at.trained[0]),
+                    "all": "–" if at.all_updates is None else _percent(at.all_updates[0]),
                     "any": ceilings(row, at),
                     "epsilon": "–" if at.released is None else f"{epsilon(at.released)}, {at.released_of}",
                     "name": "",
