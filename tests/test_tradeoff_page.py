@@ -31,7 +31,7 @@ def test_a_listener_is_chosen_and_a_point_tells_its_command(browser: Browser, tm
         seen.page.wait_for_selector("#vg-tooltip-element.visible")
         assert "named in the first round" in told.inner_text()
         box = told.bounding_box()
-        assert box is not None and 0 <= box["x"] and box["x"] + box["width"] <= width
+        assert box is not None and box["x"] >= 0 and box["x"] + box["width"] <= width
         seen.page.select_option("#listener", "mean")
         assert shown.get_attribute("data-listener") == "mean"
         assert "elsewhere" in shown.inner_text() and "useless" not in shown.inner_text()
