@@ -401,6 +401,14 @@ class AttackCell(_Cell):
     training split from which they come in a calibration (`tuning`, `scoring`); None: the usual victims, drawn by the
     seed."""
 
+    @model_validator(mode="after")
+    def _rounds_of_an_honest_server(self) -> Self:
+        grants = self.grants
+        further = isinstance(self.weights, CheckpointWeights) and self.weights.further
+        if further and (grants.server != "listen" or grants.repeated_readings > 1):
+            raise ValueError("further rounds need an honest server and a single report in each round")
+        return self
+
     @property
     def senders(self) -> int:
         """Number of clients whose updates a reading (an observed update) combines. At `aggregate` this is K - k, for K

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.cell import AttackCell
+from bench.cell import AttackCell, CheckpointWeights
 from bench.leaderboard import flags
 from bench.leaderboard.cascades import torn
 from bench.leaderboard.conditions import (
@@ -360,7 +360,11 @@ def _averaged(records: Iterable[Record]) -> frozenset[tuple[str, str, str]]:
     return frozenset(
         (data_and_model(record.cell), entry_text(record.cell.defense), record.cell.point)
         for record in records
-        if isinstance(record.cell, AttackCell) and record.cell.grants.repeated_readings > 1
+        if isinstance(record.cell, AttackCell)
+        and (
+            record.cell.grants.repeated_readings > 1
+            or (isinstance(record.cell.weights, CheckpointWeights) and record.cell.weights.further)
+        )
     )
 
 

@@ -77,7 +77,7 @@ def weights_text(cell: AttackCell) -> str:
     if isinstance(cell.weights, FileWeights):
         name = PurePath(cell.weights.series or cell.weights.path).stem
         return name.removesuffix("-{seed}")
-    return f"round {cell.weights.round} of {(cell.weights.series or cell.weights.training)[:8]}"
+    return f"{cell.weights} of {(cell.weights.series or cell.weights.training)[:8]}"
 
 
 def condition_text(cell: AttackCell) -> str:
@@ -166,7 +166,8 @@ def _grants(cell: AttackCell) -> Grants:
 
 def _shared_weights(cell: AttackCell) -> dict[str, Any]:
     if weights := _in_series(cell):
-        return {"series": weights.series, "round": _round(weights)}
+        further = {"further": weights.further} if isinstance(weights, CheckpointWeights) and weights.further else {}
+        return {"series": weights.series, "round": _round(weights), **further}
     return cell.weights.configuration()
 
 

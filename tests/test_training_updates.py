@@ -17,6 +17,7 @@ from bench.answer.observation import draw_and_observe
 from bench.answer.run import run as run_cell
 from bench.attacks.candidates.naming import most_likely
 from bench.attacks.objective.mismatch import by_round
+from bench.attacks.objective.rescale import rescaled
 from bench.cell import AttackCell, CheckpointWeights, Entry, Federated, Grants, TrainingCell
 from bench.errors import NotApplicable
 from bench.federated import replay
@@ -158,6 +159,33 @@ def test_each_round_has_the_memory_of_the_defense(name: str, tmp_path: Path, mon
         ours, own = (each.description.sent(sent, seen) for each in (part, alone) if each.description is not None)
         assert all(torch.equal(ours[n], own[n]) for n in ours)
     assert replayed == [1, 5]
+
+
+def test_the_descriptions_of_a_tiny_reading_are_rescaled(noisy: tuple[RunContext, Entry, TrainingCell]) -> None:
+    """Values and all descriptions are multiplied by the same factor."""
+    context, defense, of = noisy
+    reading = reading_of(naming(defense, of, *ROUNDS), context)
+    tiny = replace(reading, values={name: 1e-12 * value for name, value in reading.values.items()})
+    scaled = rescaled(tiny)
+    name, value = next(iter(tiny.values.items()))
+    factor = float(scaled.values[name].abs().max() / value.abs().max())
+    assert factor > 1
+    for ours, stated in zip(scaled.descriptions, reading.descriptions, strict=True):
+        assert math.isclose(ours.noise.variance, factor**2 * stated.noise.variance, rel_tol=1e-5)
+
+
+def test_the_defense_is_compared_with_the_gradient_of_each_round(noisy: tuple[RunContext, Entry, TrainingCell]) -> None:
+    """Without noise the reading is the gradient in every round."""
+    context, _, of = noisy
+    cell = naming(entry("defenses", "none"), of, *ROUNDS)
+    assert all(each == 1 for each in draw_and_observe(cell, context, MEMORY).diagnosis.cosine)
+
+
+def test_an_unknown_server_or_repeated_reports_are_refused(noisy: tuple[RunContext, Entry, TrainingCell]) -> None:
+    _, defense, of = noisy
+    for grants in (Grants(server="weights", gallery=60), Grants(repeated_readings=2, gallery=60)):
+        with pytest.raises(ValidationError, match="honest server and a single report"):
+            naming(defense, of, *ROUNDS, grants=grants)
 
 
 def test_other_attacks_and_unknown_mates_are_refused(noisy: tuple[RunContext, Entry, TrainingCell]) -> None:

@@ -20,6 +20,7 @@ from bench.trip import Budget, Reading, Tensors
 
 VALUES = 1 << 16  # kept of a gradient; larger gradients are hashed, which loses the reading's zeros
 LIST = 10  # candidates named for a single example, best first
+_LEAST = 1e-6  # variance of a round without noise, relative to the noisiest round
 
 
 def most_likely(reading: Reading, budget: Budget, key: Key) -> tuple[Tensor, Tensor]:
@@ -44,19 +45,24 @@ def _best(reading: Reading, row: int, scores: Tensor) -> Tensor:
 def _of_one(reading: Reading, key: Key) -> Tensor:
     """Return the scores (reading, candidate) of the only unknown example: of several rounds of a training, the mean log
     likelihood."""
-    if len({*reading.rounds}) > 1:
-        parts = [rescaled(each) for each in by_round(reading)]
-        return torch.stack([_to_likelihood(each) * _of_one(each, key) for each in parts]).mean(0)
-    return _of_steps(reading) if reading.stepwise else likelihoods(reading, key)
+    if len({*reading.rounds}) == 1:
+        return _of_round(reading, key, 1.0)
+    parts = [rescaled(each) for each in by_round(reading)]
+    most = max(0.0 if each.description is None else each.description.noise.variance for each in parts)
+    return torch.stack([_of_round(each, key, _unit(each, _LEAST * most)) for each in parts]).mean(0)
 
 
-def _to_likelihood(reading: Reading) -> float:
-    """Return the factor from the scores of `reading`, a single observation, to log likelihoods. Scores are in squared
-    gradient units; rounds may differ in noise."""
+def _of_round(reading: Reading, key: Key, unit: float) -> Tensor:
+    return unit * _of_steps(reading) if reading.stepwise else likelihoods(reading, key, unit)
+
+
+def _unit(reading: Reading, least: float) -> float:
+    """Return the factor from distances, in squared gradient units, to log likelihoods, for a single observation; noise
+    has the variance `least` or more."""
     description = reading.description
-    if description is None or description.noise.variance == 0:
+    if description is None or least == 0:
         return 1.0
-    observed, variance = observations(reading)[0], description.noise.variance
+    observed, variance = observations(reading)[0], max(least, description.noise.variance)
     if description.log_density(observed, observed) is not None:
         return 1.0
     return math.sqrt(2 / variance) if description.noise.law == "laplace" else 1 / (2 * variance)

@@ -22,30 +22,33 @@ _MOST_WORK = 3_000_000  # examples behind a reading times its values; simulating
 Scorer = Callable[[Tensors, Candidates], Tensor]
 
 
-def likelihoods(reading: Reading, key: Key) -> Tensor:
+def likelihoods(reading: Reading, key: Key, unit: float = 1.0) -> Tensor:
     """Rate each gallery candidate as the only unknown example behind each reading of the batch `reading`: log
     likelihoods (reading, candidate), up to a constant. The gallery is the list of candidates granted to the attacker.
 
     Without a description of the defense, a negative distance replaces the log likelihood. The distance is 1 - cosine,
     or a squared distance if the other examples are known. If label and other examples are known, candidates with other
-    labels get -inf. `key`: the attacker's key for random draws."""
+    labels get -inf.
+
+    - `key`: the attacker's key for random draws.
+    - `unit`: factor for distances; with the factor from distances to log likelihoods, rounds can be added."""
     description = reading.description
     gaussian = description is None or (description.additive and description.noise.law == "gaussian")
     if len(reading.rounds) > 1 and not gaussian:
         # only for Gaussian noise, the mean of the draws is a sufficient statistic
-        return torch.stack([likelihoods(each, key) for each in by_round(reading)]).mean(0)
-    observed = observations(reading)
-    return torch.stack([_of_observation(reading, each, number, key) for number, each in enumerate(observed)]).mean(0)
+        return torch.stack([likelihoods(each, key, unit) for each in by_round(reading)]).mean(0)
+    parts = [_of_observation(reading, each, number, key, unit) for number, each in enumerate(observations(reading))]
+    return torch.stack(parts).mean(0)
 
 
-def _of_observation(reading: Reading, observed: Tensors, number: int, key: Key) -> Tensor:
+def _of_observation(reading: Reading, observed: Tensors, number: int, key: Key, unit: float) -> Tensor:
     """Return the scores (reading, candidate) by `observed`, the observation `number`; candidates' gradients serve
     all."""
     assert reading.gallery_labels is not None
     weights = {name: value[number] for name, value in reading.weights.items()}
     mismatch = by_description(reading)
     targets = [{name: value[row : row + 1] for name, value in observed.items()} for row in range(len(reading))]
-    scorers = [_scorer(mismatch, target, weights, row) for row, target in enumerate(targets)]
+    scorers = [_scorer(mismatch, target, weights, row, unit) for row, target in enumerate(targets)]
     scores = torch.full((len(reading), len(reading.gallery_labels)), -torch.inf)
     for rows, members in _groups(reading):
         by_gradients = [(row, scorer) for row in rows if (scorer := scorers[row]) is not None]
@@ -89,14 +92,15 @@ def _parts(reading: Reading, members: Tensor, weights: Tensors) -> Iterator[tupl
         start += len(x)
 
 
-def _scorer(mismatch: Mismatch, observed: Tensors, weights: Tensors, row: int) -> Scorer | None:
+def _scorer(mismatch: Mismatch, observed: Tensors, weights: Tensors, row: int, unit: float) -> Scorer | None:
     """Return a function from candidates and their gradients to log likelihoods of the reading in position `row`, at the
-    model's `weights`. `observed` is this reading. None: mixtures of the known examples are to be simulated."""
+    model's `weights`. `observed` is this reading; `unit` the factor for distances. None: mixtures of the known examples
+    are to be simulated."""
     reading, description = mismatch.reading, mismatch.reading.description
 
     def by_distance(given: Given) -> Scorer:
         return lambda gradients, behind: (
-            -mismatch.of_shown(given(gradients, behind), repeated(observed, len(behind.inputs)))
+            -unit * mismatch.of_shown(given(gradients, behind), repeated(observed, len(behind.inputs)))
         )
 
     if reading.examples == 1 or reading.mates_inputs is None:

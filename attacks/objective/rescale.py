@@ -156,6 +156,7 @@ def rescaled(reading: Reading) -> Reading:
         reading,
         values=_times(factor, reading.values),
         description=None if description is None else _RescaledDescription(description, factor),
+        descriptions=tuple(_RescaledDescription(each, factor) for each in reading.descriptions),
         simulator=None if simulator is None else _RescaledSimulator(simulator, factor),
     )
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from bench.cell import AttackCell, TrainingCell
+from bench.cell import AttackCell, CheckpointWeights, TrainingCell, Weights
 from bench.errors import BenchError, NotApplicable
 from bench.record import fingerprint
 from bench.record.cascade import left
@@ -26,7 +26,15 @@ def provenance(cell: AttackCell | TrainingCell, run: Path) -> Provenance:
     if training_id(cell) is None:
         return code
     try:
-        weights = locate(run, cell.weights).sha256
+        weights = _checkpoints(run, cell.weights)
     except (BenchError, NotApplicable) as reason:
         weights = str(reason)
     return replace(code, weights=weights)
+
+
+def _checkpoints(run: Path, weights: Weights) -> str | None:
+    """Return the hash of the weights, of several rounds the hashes in a row."""
+    if not isinstance(weights, CheckpointWeights):
+        return locate(run, weights).sha256
+    each = [locate(run, weights.model_copy(update={"round": round_, "further": ()})) for round_ in weights.rounds]
+    return " ".join(str(one.sha256) for one in each)

@@ -1,6 +1,7 @@
 """Prepare a cell's federated round: data set, model, weights, clients and the defense's stages."""
 
 import copy
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -97,11 +98,12 @@ def source_of(cell: AttackCell, data: Data, run: Path) -> Source:
     return Source(data=data, clients=clients_of(cell, data), round=locate(run, cell.weights).round)
 
 
-def prepare(cell: AttackCell, source: Source, context: RunContext) -> Setup:
+def prepare(cell: AttackCell, source: Source, context: RunContext, passed: Collection[int] = ()) -> Setup:
     """Return all values for the federated round of the attack cell (an experiment): data, model, weights and defense.
     For weights from a checkpoint, the defense has its state at the checkpoint's round. `source` is the data set with
-    the clients' examples, from which the true examples are drawn, too; `context` gives the run's folders. Raises
-    `NotApplicable` for a cell that cannot run, and `WeightsError` for missing or altered files."""
+    the clients' examples, from which the true examples are drawn, too; `context` gives the run's folders; `passed` are
+    earlier checkpoints whose states are stored on the way. Raises `NotApplicable` for a cell that cannot run, and
+    `WeightsError` for missing or altered files."""
     data = source.data
     architecture: Model = registry.of("models", cell.model)
     model = architecture.build(data.shape, data.classes).eval()
@@ -114,7 +116,7 @@ def prepare(cell: AttackCell, source: Source, context: RunContext) -> Setup:
     if training and setup.round and setup.stages.states:
         if inserts(cell):
             raise NotApplicable(f"{cell.defense.name} has no memory of layers that were not trained; take round 0")
-        return replace(setup, stages=_replayed(cell, training, setup, architecture, context))
+        return replace(setup, stages=_replayed(cell, training, setup, architecture, context, passed))
     return setup
 
 
@@ -130,7 +132,7 @@ def combined_rounds(cell: AttackCell, source: Source, context: RunContext) -> li
         for round_ in weights.rounds
     ]
     # the last round first: its replay of a defense's memory passes the other rounds
-    return [prepare(each, source, context) for each in reversed(cells)][::-1]
+    return [prepare(each, source, context, weights.rounds) for each in reversed(cells)][::-1]
 
 
 def prepare_training(cell: TrainingCell, context: RunContext, memory: Memory) -> Setup:
@@ -246,7 +248,12 @@ def _whole_round(cell: AttackCell, defended: Stages, at: Point) -> bool:
 
 
 def _replayed(
-    cell: AttackCell, training: TrainingCell, setup: Setup, architecture: Model, context: RunContext
+    cell: AttackCell,
+    training: TrainingCell,
+    setup: Setup,
+    architecture: Model,
+    context: RunContext,
+    passed: Collection[int],
 ) -> Stages:
     """Run the training again; return the defense's stages with their states at the checkpoint's round."""
     replay.check_replayable(training, cell)
@@ -261,7 +268,7 @@ def _replayed(
     initial = architecture.initial(setup.model, training.seed)
     of_training = training.model_copy(update={"defense": cell.defense})
     trained = _setup(of_training, setup.data, setup.model, initial, clients, rounds=training.rounds)
-    checkpoints = {*training.checkpoints, setup.round}
+    checkpoints = {*passed, setup.round}
     caches = {at: replay.cache_path(checkpoint_path(context.run, training.id, at), cell) for at in checkpoints}
     with repeatable(job.device):
         states = replay.states_at(job, initial, trained.stages, setup.round, caches, setup.weights).states

@@ -180,7 +180,7 @@ def _trainings(cells: Sequence[AttackCell], rerun: _Rerun) -> Iterator[TrainingC
         record = rerun.trainings.get(cell.weights.training)
         if record is None or not isinstance(record.cell, TrainingCell):
             raise RecordError(f"the training {cell.weights.training[:8]} of its weights is not in the file")
-        yield record.cell.model_copy(update={"checkpoints": (cell.weights.round,)})
+        yield record.cell.model_copy(update={"checkpoints": cell.weights.rounds})
 
 
 def _impossible(cell: AnyCell, resolver: Resolver) -> str | None:

@@ -67,17 +67,22 @@ def svg(tradeoff: Tradeoff, point: str, where: Federation | None = None) -> str:
     return chart_to_svg(specs[0] if len(specs) == 1 else _stacked(specs))
 
 
-def specification(tradeoff: Tradeoff, point: str, where: Federation) -> dict[str, Any] | None:
+def specification(
+    tradeoff: Tradeoff, point: str, where: Federation, *, pictures: bool = False
+) -> dict[str, Any] | None:
     """Return a picture of the trade-off between accuracy and leakage as a Vega-Lite specification with data. None if no
     defense family (a defense at all its strengths) has a training.
 
     - `tradeoff`: accuracy and leakage of each family.
     - `point`: interception point of the listener (the attacker).
-    - `where`: the federation, given as (data set, model)."""
+    - `where`: the federation, given as (data set, model).
+    - `pictures`: True adds victims and reconstructions to the texts at points."""
     ranked = standings(tradeoff, point)[where]
     points = _points(tradeoff, ranked)
     if not points:
         return None
+    if not pictures:
+        points = [{**each, "picture": ""} for each in points]
     spec: dict[str, Any] = _chart(tradeoff, point, ranked, points, _colours(tradeoff, point)).to_dict()
     return spec
 
@@ -197,7 +202,8 @@ def _chart(
     hollow = base.mark_point(filled=False, size=80, opacity=1, fill="white").transform_filter("!datum.proved")
     full = base.mark_point(filled=True, size=80, opacity=1).transform_filter("datum.proved")
     told = [alt.Tooltip(f"{field}:N", title=title) for field, title in _TOLD.items()]
-    open_, full = (mark.encode(x=x, y=y, color=colour, tooltip=told) for mark in (hollow, full))
+    spoken = alt.Description("setting:N")  # otherwise all texts of the point, and the picture's bytes
+    open_, full = (mark.encode(x=x, y=y, color=colour, tooltip=told, description=spoken) for mark in (hollow, full))
     names = (
         base.mark_text(align="left", dx=10, dy=4, fontSize=12)
         .encode(x=x, y=y, text="name:N", color=colour)

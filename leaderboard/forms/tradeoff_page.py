@@ -65,7 +65,7 @@ def _section(tradeoff: Tradeoff, name: str) -> dict[str, Any]:
                 level: (_heads(level), [_row(tradeoff, each, level) for each in ranked]) for level in levels_of(ranked)
             },
             "findings": tuple(findings_of(tradeoff, ranked)),
-            "spec": frontier.specification(tradeoff, point, where),
+            "spec": frontier.specification(tradeoff, point, where, pictures=True),
         }
         for number, (where, ranked) in enumerate(standings(tradeoff, point).items())
     ]
