@@ -193,7 +193,7 @@ def proof(tradeoff: Tradeoff, row: Row, level: str = PROVED) -> str:
         return NONE
     if not tradeoff.useful(row, at):
         return f"{NONE} (trains no model)"
-    return f"✓ {row.parameter}={at.value:.3g}, {tradeoff.kept(row, at):.0%}"
+    return f"✓ {row.parameter}={at.value:.4g}, {tradeoff.kept(row, at):.0%}"
 
 
 def undefended(tradeoff: Tradeoff, dataset: str, model: str) -> str:

@@ -24,8 +24,8 @@ _LISTENERS = ("server", "mean", "client", "inside")
     "--accuracy-loss",
     "loss",
     type=click.FloatRange(0, 100),
-    metavar="POINTS",
-    help="List only families that lose at most POINTS of the undefended accuracy.",
+    metavar="PERCENT",
+    help="List only families that lose at most PERCENT of the undefended accuracy.",
 )
 @click.option(
     "--level",
@@ -60,7 +60,7 @@ def command(
     half of the undefended gain over a constant guess is left.
 
     \b
-    bench advise --listener server --accuracy-loss 3
+    bench advise --listener server --accuracy-loss 6
     bench advise runs/tradeoff --listener mean --picture tradeoff.svg
     """
     from bench.errors import BenchError
@@ -133,7 +133,7 @@ def show(tradeoff: "Tradeoff", listener: str, level: str, loss: float | None = N
             ]
             common.print_table(heads, [_line(tradeoff, each, level) for each in chosen])
         else:
-            click.echo(f"no family reaches {level} with a loss of at most {loss:g} points")
+            click.echo(f"no family reaches {level} with a loss of at most {loss:g} % of the undefended accuracy")
     for row in tradeoff.rows:
         if row.absent is not None and point in (row.point, *row.also):
             click.echo(f"\n{row.family}: {row.absent}")

@@ -64,13 +64,13 @@ def opening(tradeoff: Tradeoff) -> str:
     note = (
         f"{where[0].upper()}, {where[1]}, {_setup()}; undefended accuracy {undefended(tradeoff, *where)}.  *Named*: an "
         "attacker at the server, who knows the defense, the label and all other examples, picks the example out of "
-        f"about {1 / chance:.0f} candidates.  Each defense has the weakest strength with at most {level} named (L1), "
-        "in the first round and *later*, halfway through the training (interval's lower end); brackets: 95 % intervals "
-        "on other victims.  "
+        f"about {1 / chance:.0f} candidates.  Each defense has the weakest strength with at most {level} of the "
+        "calibration's victims named (L1), in the first round and *later*, halfway through the training.  Columns: "
+        "other victims, with 95 % intervals.  "
         f"*{uploads} updates*: all updates of a client in a training combined: L1 is of one update.  *Any "
         f"attacker*: the most by ε, with one update of a client; with all {uploads}.  *Proved*: strength and accuracy "
         f"at which ε bounds any attacker by {level}; with all {uploads}; "
-        f"*no model*: under half the gain over guessing.  ε: of the released models.  {_without(others)}"
+        f"*no model*: less than half of the accuracy above guessing is left.  ε: of the released models.  {_without(others)}"
         f"{_mean(tradeoff, ranked)}{''.join(_elsewhere(tradeoff, *other) for other in elsewhere)}"
         "[Other listeners, levels](docs/results/tradeoff.md); [reconstructions at published strengths]"
         "(docs/results/standard-v1.md)."
@@ -98,7 +98,7 @@ def _families(ranked: Iterable[Standing]) -> str:
 def _mean(tradeoff: Tradeoff, ranked: Sequence[Standing]) -> str:
     """A sentence on families that hide a client's update, and not the mean."""
     named = named_in_mean(tradeoff, ranked)
-    return f"In the mean, which the server reads, too, the attacker names {', '.join(named)}.  " if named else ""
+    return f"The server also reads the mean, and names {', '.join(named)} there.  " if named else ""
 
 
 def _elsewhere(tradeoff: Tradeoff, where: tuple[str, str], ranked: Sequence[Standing]) -> str:
