@@ -16,6 +16,7 @@ from bench.answer.context import RunContext
 from bench.answer.observation import draw_and_observe
 from bench.answer.run import run as run_cell
 from bench.attacks.candidates.naming import most_likely
+from bench.attacks.candidates.single import likelihoods
 from bench.attacks.objective.mismatch import by_round
 from bench.attacks.objective.rescale import rescaled
 from bench.cell import AttackCell, CheckpointWeights, Entry, Federated, Grants, TrainingCell
@@ -159,6 +160,23 @@ def test_each_round_has_the_memory_of_the_defense(name: str, tmp_path: Path, mon
         ours, own = (each.description.sent(sent, seen) for each in (part, alone) if each.description is not None)
         assert all(torch.equal(ours[n], own[n]) for n in ours)
     assert replayed == [1, 5]
+
+
+def test_only_distances_are_scaled() -> None:
+    """Behind a mean of clients, the sums of ternary messages have log likelihoods already."""
+    context, key = RunContext(run=Path()), Key(seed=0)
+    for name, params, factor in (("terngrad", {}, 1.0), ("gaussian", {"at": "client", "variance": VARIANCE}, 5.0)):
+        cell = attack(
+            defense=entry("defenses", name, **params),
+            federated=SETTING,
+            attack=entry("attacks", "gallery"),
+            knowledge="adaptive",
+            grants=Grants(labels=True, mates=True, gallery=60),
+            point="aggregate",
+        )
+        reading = reading_of(cell, context)
+        plain, scaled = likelihoods(reading, key), likelihoods(reading, key, 5.0)
+        torch.testing.assert_close(scaled, factor * plain)
 
 
 def test_the_descriptions_of_a_tiny_reading_are_rescaled(noisy: tuple[RunContext, Entry, TrainingCell]) -> None:
