@@ -96,10 +96,11 @@ def test_examples_that_are_never_told_apart_leave_the_strength() -> None:
     def mixed(sigma: float, shift: float = 0.0) -> float:
         return 0.94 * best_decoder(sigma, shift) + 0.06 * CHANCE
 
+    ladders = [ladder(mixed, seed)[0] for seed in range(3)]
     for number, level in enumerate(LEVELS):
         found = []
-        for seed in range(3):
-            position = calibrated(ladder(mixed, seed)[0], CHANCE, [level], USUAL)[0].position
+        for counts in ladders:
+            position = calibrated(counts, CHANCE, [level], USUAL)[0].position
             assert position is not None
             found.append(STRENGTH.value(position))
         value = float(np.median(found))
