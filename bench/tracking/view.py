@@ -149,7 +149,7 @@ def flat(part: Frozen, path: str = "", *, params: bool = True) -> Iterator[tuple
                 yield from ((f"{path}.{key}", _text(item)) for key, item in value.items())
         elif isinstance(value, Frozen):
             yield from flat(value, f"{path}.{name}" if path else name, params=params)
-        elif value is not None:
+        elif value not in (None, ()):
             yield path if path and name in _HEADS else f"{path}.{name}".lstrip("."), _text(value)
 
 
