@@ -14,9 +14,9 @@ from click.testing import CliRunner
 from PIL import Image
 from tests.command import in_this_process
 
-from bench.calibration import later
 from bench.calibration.cost import estimated, expected
 from bench.calibration.curve import Counts
+from bench.calibration.later import TRAINED
 from bench.calibration.measure import Federation, federations
 from bench.calibration.result import levels_met
 from bench.calibration.score import SCORED
@@ -506,7 +506,7 @@ def test_calibrate_measures_trains_and_goes_on_where_it_stopped(
 ) -> None:
     """The whole path on digits: a leaking point family, a family with a strength, and a second call without cells."""
     in_this_process(monkeypatch, calibrating)
-    monkeypatch.setattr(later, "TRAINED", later.TRAINED[:3])
+    monkeypatch.setattr("bench.calibration.later.TRAINED", TRAINED[:3])
     (tmp_path / "tiny.toml").write_text(MATRIX)
     out = tmp_path / "run"
     arguments = ["calibrate", "--matrix", str(tmp_path / "tiny.toml"), "--out", str(out), "--jobs", "1"]
