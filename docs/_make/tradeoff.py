@@ -70,8 +70,8 @@ def opening(tradeoff: Tradeoff) -> str:
         f"*{uploads} updates*: all updates of a client in a training combined: L1 is of one update.  *Any "
         f"attacker*: the most by ε, with one update of a client; with all {uploads}.  *Proved*: strength and accuracy "
         f"at which ε bounds any attacker by {level}; with all {uploads}; "
-        f"*no model*: less than half of the accuracy above guessing is left.  ε: of the released models.  {_without(others)}"
-        f"{_mean(tradeoff, ranked)}{''.join(_elsewhere(tradeoff, *other) for other in elsewhere)}"
+        f"*no model*: less than half of the accuracy above guessing is left.  ε: of the released models.  "
+        f"{_without(others)}{_mean(tradeoff, ranked)}{''.join(_elsewhere(tradeoff, *other) for other in elsewhere)}"
         "[Other listeners, levels](docs/results/tradeoff.md); [reconstructions at published strengths]"
         "(docs/results/standard-v1.md)."
     )
