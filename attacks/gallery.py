@@ -75,7 +75,7 @@ class Gallery(Attack):
             return _NO_GALLERY
         if reading.linked != "vector":
             return "it compares whole vectors, and this reading's coordinates are not linked"
-        if len({*reading.rounds}) > 1 and reading.unknown > 1:
+        if reading.several_rounds and reading.unknown > 1:
             return "it combines several rounds for a single unknown example; grant mates"
         return refused(reading)
 

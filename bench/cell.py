@@ -194,6 +194,11 @@ class CheckpointWeights(Frozen):
         """All combined rounds, in ascending order."""
         return (self.round, *self.further)
 
+    @property
+    def single(self) -> tuple[Self, ...]:
+        """The weights of each combined round alone, in ascending order."""
+        return tuple(self.model_copy(update={"round": round_, "further": ()}) for round_ in self.rounds)
+
     def __str__(self) -> str:
         if not self.further:
             return f"round {self.round}"

@@ -520,6 +520,11 @@ class Reading(ByReading):
         return whole.of(order), rows
 
     @property
+    def several_rounds(self) -> bool:
+        """True if the observations are from several rounds of a training, each under its round's weights."""
+        return len({*self.rounds}) > 1
+
+    @property
     def stepwise(self) -> bool:
         """True if the client uses several local steps, Adam or clipping. The reading is then no mean of gradients at
         the given weights, and an attack must simulate the steps."""

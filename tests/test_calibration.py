@@ -117,7 +117,7 @@ def test_half_of_the_calibrated_strength_exceeds_the_level() -> None:
 
 def test_pure_noise_meets_each_level_at_its_weakest_strength() -> None:
     """The control: nothing of an example is sent, so 1 % is named at every strength."""
-    for seed in range(4):
+    for seed in range(8):
         counts, turns = ladder(lambda sigma, shift: CHANCE, seed)
         assert turns == 2
         assert [each.position for each in calibrated(counts, CHANCE, LEVELS, USUAL)] == [0.0, 0.0]

@@ -45,7 +45,7 @@ def _best(reading: Reading, row: int, scores: Tensor) -> Tensor:
 def _of_one(reading: Reading, key: Key) -> Tensor:
     """Return the scores (reading, candidate) of the only unknown example: of several rounds of a training, the mean log
     likelihood."""
-    if len({*reading.rounds}) == 1:
+    if not reading.several_rounds:
         return _of_round(reading, key, 1.0)
     parts = [rescaled(each) for each in by_round(reading)]
     most = max(0.0 if each.description is None else each.description.noise.variance for each in parts)

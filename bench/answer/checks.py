@@ -47,8 +47,7 @@ def diagnose(
     examples = truth.examples
     trained = trained_at(cell, setup, truth.victims, truth.point)  # the truth after stage `input`
     places = None if truth.gallery is None else decoder_places(reading, examples, truth.gallery)
-    varies = cell.grants.varies or len({*reading.rounds}) > 1
-    rounds = range(len(reading.rounds)) if varies else range(1)
+    rounds = range(len(reading.rounds)) if cell.grants.varies or reading.several_rounds else range(1)
     several = [
         observe(cell, replace(setup, weights=weights), truth.point, batches, setup.undefended)
         for weights in ({name: value[number] for name, value in reading.weights.items()} for number in rounds)

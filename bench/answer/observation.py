@@ -34,7 +34,7 @@ def observe_cell(
     sent, seen = attacked_rounds(cell, setup, truth, batches, crafted)
     if sent:
         setup = sent[-1]
-    rounds = sent if cell.grants.varies else combined_rounds(cell, truth.source, context)
+    rounds = sent if cell.grants.varies else combined_rounds(cell, setup, context)
     reading = take_reading(cell, setup, truth, batches, memory.simulations, rounds, seen)
     diagnosis = diagnose(cell, setup, truth, reading, batches)
     if len(truth.rows) < len(reading):

@@ -36,5 +36,4 @@ def _checkpoints(run: Path, weights: Weights) -> str | None:
     """Return the hash of the weights, of several rounds the hashes in a row."""
     if not isinstance(weights, CheckpointWeights):
         return locate(run, weights).sha256
-    each = [locate(run, weights.model_copy(update={"round": round_, "further": ()})) for round_ in weights.rounds]
-    return " ".join(str(one.sha256) for one in each)
+    return " ".join(str(locate(run, each).sha256) for each in weights.single)

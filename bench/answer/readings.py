@@ -104,7 +104,7 @@ def take_reading(
             colluders=grants.colluders,
         )
 
-    if len({*reading.rounds}) > 1:  # the defense's noise and memory may differ
+    if reading.several_rounds:  # the defense's noise and memory may differ
         each = [described(number, at) for number, at in enumerate(several)]
         known = tuple(one for one in each if one is not None)
         return replace(reading, description=known[0], descriptions=known) if len(known) == count else reading

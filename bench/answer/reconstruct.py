@@ -30,7 +30,7 @@ def attacker_of(cell: AttackCell, reading: Reading) -> Attack:
         raise NotApplicable(
             "it cannot use known examples behind a reading; leave out the grant mates, or take gallery or map"
         )
-    if len({*reading.rounds}) > 1 and not attacker.takes_rounds:
+    if reading.several_rounds and not attacker.takes_rounds:
         raise NotApplicable("it combines no updates from several rounds of a training; take gallery")
     if reason := attacker.refuses(reading):
         raise NotApplicable(reason)

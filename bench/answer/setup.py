@@ -120,19 +120,16 @@ def prepare(cell: AttackCell, source: Source, context: RunContext, passed: Colle
     return setup
 
 
-def combined_rounds(cell: AttackCell, source: Source, context: RunContext) -> list[Setup]:
+def combined_rounds(cell: AttackCell, first: Setup, context: RunContext) -> list[Setup]:
     """Return all values for each round of a training whose updates the attacker of `cell` (an experiment) combines
-    (`CheckpointWeights.further`), in ascending order; empty for a single round. `source` and `context` as for
-    `prepare`."""
+    (`CheckpointWeights.further`), in ascending order; empty for a single round. `first` holds the values for the first
+    round; `context` as for `prepare`."""
     weights = cell.weights
     if not isinstance(weights, CheckpointWeights) or not weights.further:
         return []
-    cells = [
-        cell.model_copy(update={"weights": weights.model_copy(update={"round": round_, "further": ()})})
-        for round_ in weights.rounds
-    ]
+    later = [cell.model_copy(update={"weights": each}) for each in weights.single[1:]]
     # the last round first: its replay of a defense's memory passes the other rounds
-    return [prepare(each, source, context, weights.rounds) for each in reversed(cells)][::-1]
+    return [first, *[prepare(each, first.source, context, weights.rounds) for each in reversed(later)][::-1]]
 
 
 def prepare_training(cell: TrainingCell, context: RunContext, memory: Memory) -> Setup:

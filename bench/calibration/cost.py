@@ -120,8 +120,9 @@ def estimated(
         first = of(reading_cells(matrix, rows, middle, TUNING, facts))
         trained = first * trained_readings(rows[0]) / (len(rows) * int(rows[0]["readings"]))  # of one training
         scored = first + len(SCORED) * trained
-        combined = first * len(SCORED) * federation.uploads / len(rows) if question == "named" else 0.0  # at L1
-        combined *= federation.uploads > 1
+        combined = 0.0  # all updates of a client, at L1
+        if question == "named" and federation.uploads > 1:
+            combined = first * len(SCORED) * federation.uploads / len(rows)
         raised = choice + len(TRAINED) * (one / 2 + trained)  # these trainings stop halfway
         if not has_strength:
             least, most = (each + first + scored + combined for each in (least, most))

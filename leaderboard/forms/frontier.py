@@ -78,11 +78,9 @@ def specification(
     - `where`: the federation, given as (data set, model).
     - `pictures`: True adds victims and reconstructions to the texts at points."""
     ranked = standings(tradeoff, point)[where]
-    points = _points(tradeoff, ranked)
+    points = _points(tradeoff, ranked, pictures)
     if not points:
         return None
-    if not pictures:
-        points = [{**each, "picture": ""} for each in points]
     spec: dict[str, Any] = _chart(tradeoff, point, ranked, points, _colours(tradeoff, point)).to_dict()
     return spec
 
@@ -107,7 +105,7 @@ def _stacked(specs: list[dict[str, Any]]) -> dict[str, Any]:
     return {**shared, "vconcat": parts, "resolve": apart}
 
 
-def _points(tradeoff: Tradeoff, ranked: Sequence[Standing]) -> list[dict[str, Any]]:
+def _points(tradeoff: Tradeoff, ranked: Sequence[Standing], pictures: bool) -> list[dict[str, Any]]:
     labels = {each.row.family: _label(each) for each in _named(ranked)}
     points = []
     for each in ranked:
@@ -130,7 +128,7 @@ def _points(tradeoff: Tradeoff, ranked: Sequence[Standing]) -> list[dict[str, An
                     "any": ceilings(row, at),
                     "epsilon": "–" if at.released is None else f"{epsilon(at.released)}, {at.released_of}",
                     "name": "",
-                    "picture": "" if at.picture is None else f"data:image/webp;base64,{at.picture}",
+                    "picture": f"data:image/webp;base64,{at.picture}" if pictures and at.picture else "",
                 }
             )
         if points and points[-1]["line"] == row.family not in labels:
